@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private error codes. A function that can fail returns 0 or a negative code of this table; each code is
+ * raised in as few places as possible, so that it names what happened. Protocols translate by the errno
+ * class at their boundary (error_errno); people read the sentence (error_text).
+ *
+ * Errors of the operating system come in as ERR_SYS(errno): -(ERR_SYS_BASE + errno).
+ */
+#ifndef ASHLAR_RUNTIME_ERROR_H
+#define ASHLAR_RUNTIME_ERROR_H
+
+#include "runtime/base.h"
+
+#include <errno.h>
+
+#define ERR_SYS_BASE 10000
+#define ERR_SYS(e)   (-(ERR_SYS_BASE + (e)))
+
+/* X(name, errno class, sentence). One section a folder; add at the end of yours. */
+#define ASHLAR_ERRORS(X)                                                                          \
+    /* runtime */                                                                                 \
+    X(NO_MEMORY, ENOMEM, "out of memory within the configured budget")                            \
+    X(TIMEOUT, ETIMEDOUT, "the deadline passed")                                                  \
+    X(CANCELLED, ECANCELED, "cancelled")                                                          \
+    X(CLOSED, EPIPE, "the connection was closed by the peer")                                     \
+    X(SHORT_IO, EIO, "the device transferred fewer bytes than asked")                             \
+    X(UUID_SYNTAX, EINVAL, "not a UUID")                                                          \
+    X(TOO_MANY_FIBERS, EAGAIN, "too many fibers")                                                 \
+    X(SHUTDOWN, ESHUTDOWN, "shutting down")                                                       \
+    X(INVALID, EINVAL, "invalid argument")                                                        \
+    /* drive */                                                                                   \
+    X(DRIVE_NOT_FORMATTED, ENODEV, "the drive has no Ashlar superblock")                          \
+    X(DRIVE_FENCED, ESTALE, "the drive has accepted a higher epoch for this volume")              \
+    X(DRIVE_NO_SPACE, ENOSPC, "the drive has no free slab")                                       \
+    X(DRIVE_BAD_SLAB, EINVAL, "the slab does not belong to this volume or is out of range")       \
+    X(DRIVE_GONE, EIO, "the drive is not available")                                              \
+    /* cluster */                                                                                 \
+    X(COORD_CONFLICT, EAGAIN, "the record was changed by another owner (compare-and-set failed)") \
+    X(COORD_NOT_FOUND, ENOENT, "no such record")                                                  \
+    X(COORD_UNKNOWN, EAGAIN, "the result of a compare-and-set is unknown")                        \
+    X(COORD_CORRUPT, EIO, "the coordination file is damaged")                                     \
+    /* protect */                                                                                 \
+    X(NO_GOOD_COPY, EIO, "no copy with the right checksum is left")                               \
+    X(GROUP_DEGRADED_BELOW, EIO, "too many members of the group are missing")                     \
+    X(NOT_ENOUGH_DRIVES, ENOSPC, "not enough drives for this protection")                         \
+    X(BAD_PROTECTION, EINVAL, "unknown protection level")                                         \
+    /* volume */                                                                                  \
+    X(VOLUME_FULL, ENOSPC, "no space left in the pool for this volume")                           \
+    X(VOLUME_FAILED, EIO, "the volume is in the failed state: memory and drives may disagree")    \
+    X(VOLUME_READ_ONLY, EROFS, "the volume is open read-only")                                    \
+    X(VOLUME_CORRUPT, EIO, "a structure of the volume is damaged")                                \
+    X(VOLUME_NO_ROOT, EIO, "no valid root was found")                                             \
+    X(VOLUME_EXISTS, EEXIST, "a volume of this name exists")                                      \
+    X(VOLUME_NOT_FOUND, ENOENT, "no such volume")                                                 \
+    X(VOLUME_BUSY, EBUSY, "the volume is in use")                                                 \
+    X(NOT_FOUND, ENOENT, "not found")                                                             \
+    X(EXISTS, EEXIST, "already exists")                                                           \
+    X(LOST_RANGE, EIO, "data that was acknowledged here cannot be read any more")                 \
+    /* block and protocols */                                                                     \
+    X(OUT_OF_RANGE, EINVAL, "beyond the end of the device")                                       \
+    X(UNALIGNED, EINVAL, "not aligned to the block size")                                         \
+    X(PROTOCOL, EPROTO, "the peer broke the protocol")                                            \
+    X(DENIED, EPERM, "not allowed by the access list")                                            \
+    X(UNSUPPORTED, EOPNOTSUPP, "not supported")
+
+enum error_code {
+    ERROR_NONE = 0,
+#define X(name, errno_class, text) ERROR_##name,
+    ASHLAR_ERRORS(X)
+#undef X
+        ERROR_COUNT
+};
+
+enum {
+#define X(name, errno_class, text) ERR_##name = -ERROR_##name,
+    ASHLAR_ERRORS(X)
+#undef X
+};
+
+/* The positive errno class of a negative code; 0 for 0. */
+int error_errno(int err);
+/* The sentence; static, never NULL. */
+const char *error_text(int err);
+/* The short name, as "DRIVE_FENCED" or "ENOENT"; static, never NULL. */
+const char *error_name(int err);
+
+#endif
