@@ -39,6 +39,9 @@ struct memory; /* one reactor's pool: reactor_memory() */
  * freed. Called in the context of the allocating fiber; must not yield. */
 void memory_set_reclaim(struct memory *m, uint32_t (*reclaim)(void *ctx, uint32_t npages), void *ctx);
 
+/* For tests: when set and true, page_alloc() fails with ERR_NO_MEMORY and page_alloc_wait() waits. */
+void memory_set_failure(struct memory *m, bool (*fail)(void *ctx), void *ctx);
+
 /* A run of n contiguous pages (1..PAGE_RUN_MAX), count 1 each, contents undefined. Reclaims if it must.
  * ERR_NO_MEMORY when nothing can be freed now. */
 int page_alloc(uint32_t n, struct page **ret) MUST_CHECK;

@@ -29,6 +29,15 @@ struct memory *reactor_memory(struct reactor *r);
 uint32_t reactor_index(const struct reactor *r);
 void *reactor_world_ctx(const struct reactor *r);
 
+/* From any thread, also before the reactor runs: starts a detached fiber there. ERR_NO_MEMORY. */
+int reactor_spawn(struct reactor *r, const char *name, void (*fn)(void *arg), void *arg) MUST_CHECK;
+/* Makes r the current reactor of this thread (NULL: none) and returns the one before, for code that works on
+ * a reactor from outside of its loop: the simulator, tests. reactor_turn() and reactor_run() do it alone. */
+struct reactor *reactor_enter(struct reactor *r);
+/* For ending a reactor at once (a simulated crash): cancels every fiber. In r's thread. */
+void reactor_cancel_all(struct reactor *r);
+uint32_t reactor_fiber_count(const struct reactor *r);
+
 /* Runs the loop in the calling thread until reactor_stop() was called and no fiber is left. */
 void reactor_run(struct reactor *r);
 void reactor_stop(struct reactor *r); /* from any thread */

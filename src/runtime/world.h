@@ -31,7 +31,7 @@ struct uuid world_random_uuid(void);
 
 /* ---- Files and block devices ---- */
 
-struct file; /* opened for the current reactor; others open their own */
+struct file; /* opened for the current reactor; others open their own; see "implementation's side" */
 
 enum file_open_flags {
     FILE_OPEN_WRITE = 1 << 0,
@@ -135,6 +135,30 @@ int stream_attach(int handle, struct stream **ret) MUST_CHECK;
 
 /* ---- The implementation's side ---- */
 
+/* The heads that a world embeds as the first member of its own structures (struct sim_stream { struct stream
+ * base; ... }). It fills them when it opens the object, zeroing what it does not know; world.c checks the
+ * contract against them. Streams and listeners dispatch by their own ops, so that TLS can wrap a stream. */
+struct file {
+    struct reactor *reactor;
+    uint32_t flags;   /* enum file_open_flags */
+    bool direct;      /* O_DIRECT is in effect: offsets, lengths and memory must be aligned */
+    uint32_t pending; /* operations submitted and not done; world.c's */
+};
+
+#define WORLD_ADDRESS_SIZE 128
+struct listener {
+    struct reactor *reactor;
+    const struct world_ops *ops;
+    char address[WORLD_ADDRESS_SIZE];
+};
+struct stream {
+    struct reactor *reactor;
+    const struct world_ops *ops;
+    char peer[WORLD_ADDRESS_SIZE];
+    char peer_ip[48];
+    bool receiving, sending; /* a fiber is inside; world.c's */
+};
+
 struct world_ops {
     const char *name;
     uint64_t (*now_ns)(struct reactor *r);
@@ -167,6 +191,22 @@ struct world_ops {
     void (*wake)(struct reactor *r);
     /* A new chunk of page memory was mapped, or is about to be unmapped: register it for I/O. */
     int (*memory_chunk)(struct reactor *r, uint16_t index, void *base, size_t len, bool added);
+
+    /* Optional, NULL where a world has no need of them. */
+
+    /* In the reactor's own thread, before its first turn and after its last. */
+    int (*reactor_start)(struct reactor *r);
+    void (*reactor_end)(struct reactor *r);
+    /* Which of the ready fibers runs next: 0..ready_count-1. NULL: the first. */
+    uint32_t (*pick)(struct reactor *r, uint32_t ready_count);
+    /* Instead of a helper thread: runs fn(arg) now (may park). */
+    int (*block)(struct reactor *r, int (*fn)(void *arg), void *arg);
+    int (*stream_detach)(struct stream *s, int *ret_handle);
+    int (*stream_attach)(struct reactor *r, int handle, struct stream **ret);
 };
+
+/* What the world keeps for a reactor, between reactor_start and reactor_end. */
+void reactor_set_world_data(struct reactor *r, void *data);
+void *reactor_world_data(const struct reactor *r);
 
 #endif
