@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The copy-on-write B-tree: variable-size items under (object, type, offset), in 16 KiB nodes.
+ *
+ * How changes and yields go together
+ *  T1  a change happens without a yield: tree_prepare() makes resident what the change can touch and reserves
+ *      memory and blocks; after it, until the caller yields, the *_now calls neither yield nor fail for lack
+ * of anything. So a reader never sees half of an operation, and the tree needs no locks; T2  a node whose
+ * birth is the tree's open txg is changed in place; any other one is first copied to a new address
+ * (node_store.alloc), its old address freed (node_store.free), its parent changed: top down, so that a path
+ * is copied once in a txg; T3  tree_close_txg() seals what the txg made: computes checksums from the leaves
+ * up, takes the dirty nodes off and raises the open txg. It does not yield. Sealed nodes never change again.
+ */
+#ifndef ASHLAR_VOLUME_TREE_H
+#define ASHLAR_VOLUME_TREE_H
+
+#include "volume/cache.h"
+#include "volume/format.h"
+
+struct tree_key {
+    uint64_t object;
+    uint8_t type;
+    uint64_t offset;
+};
+int tree_key_compare(const struct tree_key *a, const struct tree_key *b);
+#define TREE_KEY_MIN ((struct tree_key){0, 0, 0})
+#define TREE_KEY_MAX ((struct tree_key){UINT64_MAX, UINT8_MAX, UINT64_MAX})
+
+struct node_address {
+    uint32_t space;
+    uint64_t block;
+};
+
+/* Where nodes come from and go to: the volume (tests: memory). */
+struct node_store {
+    /* A place for one node. Must not yield; reserve() was called with enough. */
+    struct node_address (*alloc)(void *ctx, uint64_t txg);
+    /* The place is not referenced any more by this tree from txg on. birth: of the node that lay there. */
+    void (*free)(void *ctx, struct node_address a, uint64_t birth, uint64_t txg);
+    /* Makes sure that the next n alloc() succeed until the caller yields. may_yield (all of store's are
+     * called from fibers that may). ERR_VOLUME_FULL. */
+    int (*reserve)(void *ctx, uint32_t n);
+    /* Reads and verifies NODE_BLOCKS blocks into the pages. may_yield. ERR_NO_GOOD_COPY … */
+    int (*read)(void *ctx, const struct disk_node_pointer *p, struct page *pages);
+    void *ctx;
+};
+
+struct tree_node; /* tree_internal.h */
+
+struct tree {
+    const struct node_store *store;
+    struct cache *cache;
+    uint32_t volume_tag;
+    struct uuid volume;
+    uint32_t head;
+    struct disk_node_pointer root; /* blocks == 0: empty. Its checksum is right only after tree_close_txg() */
+    uint64_t txg;                  /* open: nodes of this birth may be changed */
+    struct list dirty;             /* nodes of the open txg */
+    uint32_t dirty_nodes;
+    uint64_t changes; /* grows with every change: cursors revalidate */
+};
+
+/* root: of a committed txg, or NULL for an empty tree. txg: the open one. */
+void tree_init(struct tree *t, const struct node_store *store, struct cache *c, uint32_t volume_tag,
+               struct uuid volume, uint32_t head, const struct disk_node_pointer *root, uint64_t txg);
+/* Forgets dirty nodes (a failed volume), drops nothing else from the cache. */
+void tree_done(struct tree *t);
+
+/* ---- Reading; may yield for nodes that are not resident ---- */
+
+/* Copies the value. ERR_NOT_FOUND; ERR_INVALID if max is too small; errors of the store. */
+int tree_get(struct tree *t, const struct tree_key *key, void *buf, uint32_t max, uint32_t *ret_len)
+    MUST_CHECK may_yield;
+
+struct tree_cursor {
+    struct tree *tree;
+    struct tree_key key; /* of the item it stands on */
+    const void *value;   /* borrowed until the next yield or change of the tree: copy */
+    uint32_t len;
+    uint64_t changes; /* tree->changes when value was found */
+    struct tree_node *leaf;
+    uint32_t slot;
+};
+enum tree_seek { SEEK_GE, SEEK_LE };
+/* Onto the first item >= key or the last one <= key. ERR_NOT_FOUND if there is none. A cursor holds nothing;
+ * it needs no release. */
+int tree_seek(struct tree_cursor *c, struct tree *t, const struct tree_key *key, enum tree_seek how)
+    MUST_CHECK may_yield;
+/* The item after c->key (which may have been deleted meanwhile). ERR_NOT_FOUND at the end. */
+int tree_next(struct tree_cursor *c) MUST_CHECK may_yield;
+int tree_prev(struct tree_cursor *c) MUST_CHECK may_yield;
+
+/* ---- Changing ---- */
+
+/*
+ * Prepares changes of items with keys in [first, last]: every leaf that can hold them, the item before first
+ * and the one after last, and the paths to them, are resident; pages and addresses for `puts` insertions of
+ * up to ITEM_LEN_MAX bytes are reserved, and for copying all these nodes. Holds until the caller yields. A
+ * wide range is prepared up to *ret_last <= last (at most 64 leaves at once); ret_last may be NULL for ranges
+ * known to be small (then ERR_INVALID if it is not).
+ */
+int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree_key *last, uint32_t puts,
+                 struct tree_key *ret_last) MUST_CHECK may_yield;
+/* Inserts or replaces. len 1..ITEM_LEN_MAX. */
+void tree_put_now(struct tree *t, const struct tree_key *key, const void *value, uint32_t len);
+/* 0 or ERR_NOT_FOUND. */
+int tree_delete_now(struct tree *t, const struct tree_key *key);
+/* As tree_seek and tree_next, in what was prepared: never yield. ERR_NOT_FOUND at the end *or beyond what is
+ * prepared*. */
+int tree_seek_now(struct tree_cursor *c, struct tree *t, const struct tree_key *key, enum tree_seek how)
+    MUST_CHECK;
+int tree_next_now(struct tree_cursor *c) MUST_CHECK;
+/* prepare and one change, for callers that do only one. */
+int tree_put(struct tree *t, const struct tree_key *key, const void *value, uint32_t len)
+    MUST_CHECK may_yield;
+int tree_delete(struct tree *t, const struct tree_key *key) MUST_CHECK may_yield;
+
+/* ---- Commit ---- */
+
+/* A sealed node on its way to the drives. */
+struct tree_write {
+    struct list link;
+    struct node_address address;
+    struct page *page; /* NODE_BLOCKS pages */
+    uint32_t crc;
+    struct tree_node *node;
+};
+/* Seals the open txg: t->root is final, *ret_writes lists struct tree_write in ascending address order; then
+ * opens next_txg. The nodes stay dirty in the cache until tree_write_done(). Does not yield; about 2 us a
+ * node. */
+void tree_close_txg(struct tree *t, uint64_t next_txg, struct list *ret_writes);
+/* The node is on the drives (or was given up): clean, frees w. */
+void tree_write_done(struct tree *t, struct tree_write *w);
+
+/* ---- Checking and seeing ---- */
+
+/* The node's own structure: magic, order of keys, bounds, overlaps; expect: how its parent names it. Writes a
+ * sentence into why. 0 or ERR_VOLUME_CORRUPT. Never reads out of bounds: input is untrusted. */
+int tree_node_check(const void *node, const struct disk_node_pointer *expect, const struct uuid *volume,
+                    char *why, size_t why_size);
+/* Walks the whole tree in key order: node() for every node (before its items), item() for every item. A
+ * callback's non-zero result ends the walk with it. Unreadable nodes: bad(), then goes on with the next
+ * sibling. */
+struct tree_walk {
+    int (*node)(void *ctx, const struct disk_node_pointer *p, const struct tree_key *low);
+    int (*item)(void *ctx, const struct tree_key *key, const void *value, uint32_t len);
+    int (*bad)(void *ctx, const struct disk_node_pointer *p, const struct tree_key *low,
+               const struct tree_key *high, int err);
+    void *ctx;
+};
+int tree_walk(struct tree *t, const struct tree_walk *w) may_yield;
+/* Re-verifies invariants of what is resident (asserts). For tests and the simulator. */
+void tree_check_memory(struct tree *t);
+/* Reads key and slot of an untrusted but checked node: for inspect. */
+uint32_t tree_node_count(const void *node);
+void tree_node_item(const void *node, uint32_t i, struct tree_key *ret_key, const void **ret_value,
+                    uint32_t *ret_len);
+
+#endif
