@@ -25,6 +25,8 @@ void ring_event(const char *what, uint64_t a, uint64_t b);
 /* Prints the rings, the fibers and what they wait for; async-signal-safe. Installed on SIGSEGV, SIGABRT,
  * SIGBUS. */
 void crash_handler_install(void);
+/* The same dump to a file descriptor, without dying. */
+void crash_dump(int fd);
 
 /* An operator's event, kept in memory for `ashlar events` (the newest 1000) and logged. kind is a stable
  * word ("block-repaired", "drive-lost", …). */

@@ -60,5 +60,7 @@ static inline struct page *page_at(struct page *p, uint32_t i)
 
 /* Bytes of the pool: in use by pages, and taken from the budget. */
 void memory_usage(const struct memory *m, uint64_t *ret_used_bytes, uint64_t *ret_held_bytes);
+/* Asserts the documented invariants of the whole pool; slow, for tests and the simulator. */
+void memory_check(const struct memory *m);
 
 #endif

@@ -38,8 +38,9 @@ struct reactor *reactor_enter(struct reactor *r);
 void reactor_cancel_all(struct reactor *r);
 uint32_t reactor_fiber_count(const struct reactor *r);
 
-/* Runs the loop in the calling thread until reactor_stop() was called and no fiber is left. */
-void reactor_run(struct reactor *r);
+/* Runs the loop in the calling thread until reactor_stop() was called and no fiber is left. Not 0 if
+ * the world could not start (no io_uring, ...). */
+int reactor_run(struct reactor *r);
 void reactor_stop(struct reactor *r); /* from any thread */
 /* One turn, for the simulator and tests: runs fibers that are ready (all, or one chosen by the world) and
  * due timers; does not wait. Returns true if anything ran. */

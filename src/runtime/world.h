@@ -205,6 +205,9 @@ struct world_ops {
     int (*stream_attach)(struct reactor *r, int handle, struct stream **ret);
 };
 
+/* How a world completes an operation: from the loop, exactly once, never from inside file_submit. */
+void file_io_done(struct file_io *io, int result);
+
 /* What the world keeps for a reactor, between reactor_start and reactor_end. */
 void reactor_set_world_data(struct reactor *r, void *data);
 void *reactor_world_data(const struct reactor *r);
