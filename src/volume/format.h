@@ -132,17 +132,19 @@ struct disk_head_item {
 static_assert(sizeof(struct disk_head_item) == 136, "disk_head_item");
 #define HEAD_LIVE 1u
 
-/* SPACE_CHUNK_BLOCKS blocks of a group: a bit a block; lowest bit of byte 0 is the first block. */
+/*
+ * SPACE_CHUNK_BLOCKS blocks of a group (the last chunk of a group may have fewer): a bit a block; the lowest
+ * bit of byte 0 is the first block. After the header: alloc[n], then defer[n], n = bytes for the chunk's
+ * blocks. alloc: referenced by this root, or freed so lately that it may not be reused. defer, a subset:
+ * freed in the txg of this root: its bit in alloc goes with the next root.
+ */
 #define SPACE_CHUNK_BLOCKS 8192u
 struct disk_space_item {
-    struct le32 used;                      /* bits set in alloc */
-    struct le32 deferred;                  /* bits set in defer */
-    struct le64 txg;                       /* that wrote it */
-    uint8_t alloc[SPACE_CHUNK_BLOCKS / 8]; /* referenced, or still not free */
-    uint8_t defer[SPACE_CHUNK_BLOCKS /
-                  8]; /* freed in the txg of this root: alloc is still set, becomes free one root later */
+    struct le32 blocks; /* of the chunk */
+    struct le32 used;   /* bits set in alloc */
+    struct le64 txg;    /* that wrote it */
 };
-static_assert(sizeof(struct disk_space_item) == 16 + 2048, "disk_space_item");
+static_assert(sizeof(struct disk_space_item) == 16, "disk_space_item");
 
 struct disk_damage_item {
     struct le64 len_bytes;
