@@ -18,6 +18,7 @@
 
 struct drive;
 struct drive_session;
+struct drive_set;
 
 enum drive_state {
     DRIVE_OK,
@@ -53,6 +54,8 @@ int drive_get_info(struct drive *d, struct drive_info *ret) MUST_CHECK may_yield
 /* ---- Sessions: one owner of one volume on one drive ---- */
 
 /*
+ * One session a volume and drive: opening a new one, on whatever reactor, ends every older one of that volume
+ * (its requests get ERR_DRIVE_FENCED), in a lower epoch and in the same one alike.
  * Fences the drive for (volume, epoch): raises its highest epoch durably, waits until everything admitted
  * under lower epochs has completed and until a lease granted to a lower epoch has run out, drains an older
  * session of the same owner, and returns a session for requests of this epoch. generation is the
@@ -144,6 +147,7 @@ struct drive {
     uint32_t slab_blocks;
     enum drive_state state;
     uint32_t queue_depth;
+    struct drive_set *set; /* that it was added to; NULL: none */
 };
 struct drive_session {
     struct drive *drive;

@@ -32,6 +32,11 @@ int drive_home_open(const char *path, struct uuid expect_pool, uint64_t min_gene
 void drive_home_close(struct drive_home *h) may_yield;
 struct uuid drive_home_id(const struct drive_home *h);
 struct uuid drive_home_pool_id(const struct drive_home *h);
+/* Owners on other nodes exist: they may hold leases that this drive granted before it was restarted, so it
+ * answers no fence for one full lease after an open that followed no orderly close (invariant 4). Without
+ * this call every owner lived in the process that died with the drive, and nothing is waited for. Call it
+ * before the first session is opened. */
+void drive_home_expect_remote_owners(struct drive_home *h);
 /* Grows with every change of the superblock; kept in the coordinator to recognise a rolled-back drive. */
 uint64_t drive_home_generation(const struct drive_home *h);
 /* Blinks: a second of reads of the drive, so that a person finds its light. */

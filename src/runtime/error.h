@@ -34,6 +34,13 @@
     X(DRIVE_NO_SPACE, ENOSPC, "the drive has no free slab")                                       \
     X(DRIVE_BAD_SLAB, EINVAL, "the slab does not belong to this volume or is out of range")       \
     X(DRIVE_GONE, EIO, "the drive is not available")                                              \
+    X(DRIVE_TOO_SMALL, ENOSPC, "too small for a drive (at least 64 MiB)")                         \
+    X(DRIVE_DAMAGED, EIO, "a structure of the drive itself is damaged")                           \
+    X(DRIVE_NEWER, ENOTSUP, "the drive was formatted by a newer version")                         \
+    X(DRIVE_FOREIGN, EEXIST, "the drive or device belongs to something else")                     \
+    X(DRIVE_ROLLED_BACK, ESTALE, "the drive's content is older than the pool remembers")          \
+    X(DRIVE_SHRUNKEN, EIO, "the drive is smaller than it was formatted")                          \
+    X(DRIVE_IN_USE, EBUSY, "another process or a mount uses the drive")                           \
     /* cluster */                                                                                 \
     X(COORD_CONFLICT, EAGAIN, "the record was changed by another owner (compare-and-set failed)") \
     X(COORD_NOT_FOUND, ENOENT, "no such record")                                                  \
