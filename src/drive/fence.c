@@ -159,7 +159,7 @@ static int drain_on_handle(void *arg) may_yield
 }
 
 /* Steps 4 and 5. */
-static int drain_everywhere(struct drive_home *h, struct drive_volume *v, uint64_t serial)
+static int drain_everywhere(struct drive_home *h, struct drive_volume *v, uint64_t serial) may_yield
 {
     struct drain_call c = {.volume = v, .serial = serial, .epoch = v->fence.epoch};
     int err = 0;
@@ -178,7 +178,7 @@ static int drain_everywhere(struct drive_home *h, struct drive_volume *v, uint64
 
 /* Under v->lock. */
 static int fence_locked(struct drive_home *h, struct drive_volume *v, uint32_t index, uint64_t epoch,
-                        uint64_t generation, uint64_t *ret_serial)
+                        uint64_t generation, uint64_t *ret_serial) may_yield
 {
     if (home_state(h) != DRIVE_OK)
         return ERR_DRIVE_GONE;

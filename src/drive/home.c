@@ -122,7 +122,7 @@ static int refuse(char *why, size_t why_size, int err, const char *fmt, ...)
     return err;
 }
 
-static int open_file(struct drive_home *h, struct file_info *ret_info, char *why, size_t n)
+static int open_file(struct drive_home *h, struct file_info *ret_info, char *why, size_t n) may_yield
 {
     int err = file_open(h->path, FILE_OPEN_WRITE | FILE_OPEN_DIRECT | FILE_OPEN_LOCK, &h->file);
     if (err == ERR_SYS(ENOENT) || err == ERR_SYS(ENXIO) || err == ERR_SYS(ENODEV))
@@ -150,7 +150,7 @@ static int open_file(struct drive_home *h, struct file_info *ret_info, char *why
 
 /* No copy can be believed: says what stands there instead. */
 static int refuse_unformatted(struct drive_home *h, const struct superblock_pair *p, uint64_t size_bytes,
-                              char *why, size_t n)
+                              char *why, size_t n) may_yield
 {
     if (p->err[0] == ERR_DRIVE_NEWER || p->err[1] == ERR_DRIVE_NEWER)
         return refuse(why, n, ERR_DRIVE_NEWER, "%s was formatted by a newer Ashlar: upgrade this node",
@@ -177,7 +177,7 @@ static int refuse_unformatted(struct drive_home *h, const struct superblock_pair
         h->path);
 }
 
-static int choose_superblock(struct drive_home *h, uint64_t size_bytes, char *why, size_t n)
+static int choose_superblock(struct drive_home *h, uint64_t size_bytes, char *why, size_t n) may_yield
 {
     struct superblock_pair p;
     uint64_t size = ALIGN_DOWN(size_bytes, (uint64_t)BLOCK_SIZE);
@@ -242,7 +242,7 @@ static int check_identity(const struct drive_home *h, struct uuid expect_pool, u
     return 0;
 }
 
-static int load_tables(struct drive_home *h, char *why, size_t n)
+static int load_tables(struct drive_home *h, char *why, size_t n) may_yield
 {
     /* Fences first: slabs refer to them. */
     int err = home_fences_load(h);
@@ -259,7 +259,7 @@ static int load_tables(struct drive_home *h, char *why, size_t n)
     return 0;
 }
 
-static int start(struct drive_home *h, char *why, size_t n)
+static int start(struct drive_home *h, char *why, size_t n) may_yield
 {
     do
         world_random(&h->incarnation, sizeof(h->incarnation));

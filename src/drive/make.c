@@ -34,7 +34,7 @@ static int refuse(struct making *m, int err, const char *fmt, ...)
     return err;
 }
 
-static int open_or_create(struct making *m)
+static int open_or_create(struct making *m) may_yield
 {
     const char *path = m->o->path;
     uint32_t flags = FILE_OPEN_WRITE | FILE_OPEN_DIRECT | FILE_OPEN_LOCK;
@@ -92,7 +92,7 @@ static int judge_contents(struct making *m, const uint8_t *head, size_t head_len
     return 0;
 }
 
-static int check_contents(struct making *m)
+static int check_contents(struct making *m) may_yield
 {
     uint64_t size = ALIGN_DOWN(m->info.size_bytes, (uint64_t)BLOCK_SIZE);
     if (m->o->force || m->info.size_bytes == 0)
@@ -115,7 +115,7 @@ static int check_contents(struct making *m)
     return err;
 }
 
-static int settle_size(struct making *m)
+static int settle_size(struct making *m) may_yield
 {
     const char *path = m->o->path;
     uint64_t size = m->info.size_bytes;
@@ -147,7 +147,7 @@ static int settle_size(struct making *m)
 
 /* ---- Writing ---- */
 
-static int write_table(struct making *m, enum drive_table_kind kind, int copy)
+static int write_table(struct making *m, enum drive_table_kind kind, int copy) may_yield
 {
     const struct drive_layout *l = &m->sb.layout;
     uint64_t offset = kind == DRIVE_TABLE_SLABS ? l->table_offset[copy] : l->fence_offset[copy];
@@ -169,7 +169,7 @@ static int write_table(struct making *m, enum drive_table_kind kind, int copy)
     return err;
 }
 
-static int write_ends(struct making *m, const void *block)
+static int write_ends(struct making *m, const void *block) may_yield
 {
     int err = file_write(m->file, m->sb.size_bytes - BLOCK_SIZE, block, BLOCK_SIZE);
     if (err == 0)
@@ -182,7 +182,7 @@ static int write_ends(struct making *m, const void *block)
 }
 
 /* Whatever the head and the tail held would be taken for a foreign signature later, beside the superblock. */
-static int wipe(struct making *m)
+static int wipe(struct making *m) may_yield
 {
     uint64_t len = DRIVE_HEAD_BYTES;
     uint8_t *zero = aligned_alloc(BLOCK_SIZE, len);
@@ -198,7 +198,7 @@ static int wipe(struct making *m)
     return err;
 }
 
-static int write_all(struct making *m)
+static int write_all(struct making *m) may_yield
 {
     void *block = aligned_alloc(BLOCK_SIZE, BLOCK_SIZE);
     if (block == NULL)
@@ -219,7 +219,7 @@ static int write_all(struct making *m)
     return err;
 }
 
-static int make(struct making *m)
+static int make(struct making *m) may_yield
 {
     int err = open_or_create(m);
     if (err == 0)

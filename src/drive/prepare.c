@@ -27,7 +27,7 @@ static uint64_t slab_offset(const struct drive_home *h, uint32_t slab)
     return h->sb.layout.slab_offset + (uint64_t)slab * h->sb.slab_bytes;
 }
 
-static int write_zeroes(struct drive_home *h, uint64_t offset, uint64_t len)
+static int write_zeroes(struct drive_home *h, uint64_t offset, uint64_t len) may_yield
 {
     struct iovec iov[PREPARE_IO_BYTES / ZERO_BYTES];
     uint32_t n = 0;
@@ -70,7 +70,7 @@ int home_slab_prepare(struct drive_home *h, uint32_t slab)
 
 /* ---- Worker ---- */
 
-static void slab_discard(struct drive_home *h, uint32_t slab)
+static void slab_discard(struct drive_home *h, uint32_t slab) may_yield
 {
     struct drive_slab_live *live = &h->slabs[slab];
     assert(!live->busy && live->entry.state != DRIVE_SLAB_ALLOCATED);

@@ -99,7 +99,7 @@ static uint32_t slab_choose(const struct drive_home *h)
 
 /* Under alloc_lock: finds or takes one, in memory. */
 static int slab_take_free(struct drive_home *h, const struct local_session *s, uint32_t group,
-                          uint32_t member, uint32_t *ret_slab)
+                          uint32_t member, uint32_t *ret_slab) may_yield
 {
     if (home_state(h) != DRIVE_OK)
         return ERR_DRIVE_GONE;

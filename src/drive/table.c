@@ -50,7 +50,7 @@ void drive_table_changed(struct drive_table *t, uint32_t entry)
     t->changed[entry / DRIVE_TABLE_ENTRIES]++;
 }
 
-static int write_durably(struct file *f, uint64_t offset, const void *block)
+static int write_durably(struct file *f, uint64_t offset, const void *block) may_yield
 {
     struct iovec iov = {(void *)(uintptr_t)block, BLOCK_SIZE};
     struct file_io io = {.file = f,
@@ -64,7 +64,7 @@ static int write_durably(struct file *f, uint64_t offset, const void *block)
 }
 
 /* Under the lock. */
-static int write_block(struct drive_table *t, uint32_t block)
+static int write_block(struct drive_table *t, uint32_t block) may_yield
 {
     struct drive_home *h = t->home;
     uint64_t covered = t->changed[block];
@@ -119,7 +119,7 @@ int drive_table_commit_all(struct drive_table *t)
 
 /* One block of both copies: the better one's entries go to take(), and the copies are made equal. */
 static int load_block(struct drive_table *t, uint32_t block, struct drive_table_disk *const copies[2],
-                      int (*take)(struct drive_home *h, uint32_t entry, const void *in))
+                      int (*take)(struct drive_home *h, uint32_t entry, const void *in)) may_yield
 {
     struct drive_home *h = t->home;
     uint64_t sequence[2] = {0, 0};

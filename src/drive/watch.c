@@ -36,7 +36,7 @@ static bool copy_is_ours(const struct drive_home *h, const struct superblock_pai
 }
 
 /* Under sb_lock, so that a change of the superblock is not seen half done. */
-static void check_locked(struct drive_home *h, struct file *f)
+static void check_locked(struct drive_home *h, struct file *f) may_yield
 {
     struct file_info info;
     struct superblock_pair pair;
