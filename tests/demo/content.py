@@ -4,10 +4,11 @@ import errno
 import mmap
 import os
 import random
+import time
 
 import nbd
 
-from node import BLOCK, merge
+from node import BLOCK, SLOW, Failed, merge
 
 MIB = 1 << 20
 
@@ -57,9 +58,17 @@ class Content:
 
 
 def connect(uri):
-    connection = nbd.NBD()
-    connection.connect_uri(uri)
-    return connection
+    """A node that just started answers while its volumes are still being opened: tries for 20 s."""
+    limit = time.monotonic() + 20 * SLOW
+    while True:
+        connection = nbd.NBD()
+        try:
+            connection.connect_uri(uri)
+            return connection
+        except nbd.Error as error:
+            if time.monotonic() > limit:
+                raise Failed('cannot connect to %s: %s' % (uri, error)) from error
+        time.sleep(0.1)
 
 
 def read(connection, offset, length):
