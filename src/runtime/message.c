@@ -86,7 +86,7 @@ struct call {
     void *arg;
     int result;
     bool done;
-    struct call *next; /* helper queue */
+    struct helper_job job;
 };
 
 static void call_returned(struct message *m)
@@ -140,10 +140,12 @@ int reactor_call(struct reactor *to, int (*fn)(void *arg), void *arg)
     return call_wait(&c, "call");
 }
 
+/* ---- Helper threads ---- */
+
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t more;
-    struct call *first, **last;
+    struct helper_job *first, **last;
     uint32_t threads, idle, queued;
 } helpers = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .last = &helpers.first};
 
@@ -156,13 +158,13 @@ static void *helper_main(void *arg)
         while (helpers.first == NULL)
             pthread_cond_wait(&helpers.more, &helpers.lock);
         helpers.idle--;
-        struct call *c = helpers.first;
-        helpers.first = c->next;
+        struct helper_job *job = helpers.first;
+        helpers.first = job->next;
         helpers.queued--;
         if (helpers.first == NULL)
             helpers.last = &helpers.first;
         pthread_mutex_unlock(&helpers.lock);
-        call_reply(c, c->fn(c->arg));
+        job->run(job);
         pthread_mutex_lock(&helpers.lock);
     }
     return NULL;
@@ -182,24 +184,38 @@ static void helper_start(void)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-int reactor_block(int (*fn)(void *arg), void *arg)
+int helper_queue(struct helper_job *job)
 {
-    struct reactor *r = reactor_tls;
-    struct call c = {.from = r, .caller = fiber_self(), .fn = fn, .arg = arg};
-    assert(c.caller != NULL);
-    if (r->ops->block != NULL)
-        return r->ops->block(r, fn, arg);
+    int err = 0;
     pthread_mutex_lock(&helpers.lock);
     if (helpers.idle <= helpers.queued && helpers.threads < HELPERS_MAX)
         helper_start();
     if (helpers.threads == 0) {
-        pthread_mutex_unlock(&helpers.lock);
-        return ERR_NO_MEMORY;
+        err = ERR_NO_MEMORY;
+    } else {
+        job->next = NULL;
+        *helpers.last = job;
+        helpers.last = &job->next;
+        helpers.queued++;
+        pthread_cond_signal(&helpers.more);
     }
-    *helpers.last = &c;
-    helpers.last = &c.next;
-    helpers.queued++;
-    pthread_cond_signal(&helpers.more);
     pthread_mutex_unlock(&helpers.lock);
-    return call_wait(&c, "helper thread");
+    return err;
+}
+
+static void block_run(struct helper_job *job)
+{
+    struct call *c = CONTAINER_OF(job, struct call, job);
+    call_reply(c, c->fn(c->arg));
+}
+
+int reactor_block(int (*fn)(void *arg), void *arg)
+{
+    struct reactor *r = reactor_tls;
+    struct call c = {.job.run = block_run, .from = r, .caller = fiber_self(), .fn = fn, .arg = arg};
+    assert(c.caller != NULL);
+    if (r->ops->block != NULL)
+        return r->ops->block(r, fn, arg);
+    int err = helper_queue(&c.job);
+    return err != 0 ? err : call_wait(&c, "helper thread");
 }

@@ -55,6 +55,13 @@ int reactor_new(const struct reactor_options *o, struct reactor **ret)
         free(r);
         return ERR_NO_MEMORY;
     }
+    int err = r->ops->reactor_init != NULL ? r->ops->reactor_init(r) : 0;
+    if (err != 0) {
+        memory_free(r->memory);
+        free(r->ring);
+        free(r);
+        return err;
+    }
     r->now_ns = r->ops->now_ns(r);
     crash_register_reactor(r);
     *ret = r;
@@ -70,6 +77,13 @@ static int reactor_start_world(struct reactor *r)
     return err;
 }
 
+static void reactor_end_world(struct reactor *r)
+{
+    if (r->started && r->ops->reactor_end != NULL)
+        r->ops->reactor_end(r);
+    r->started = false;
+}
+
 void reactor_free(struct reactor *r)
 {
     assert(r->fiber_count == 0 && r->ready_count == 0);
@@ -77,9 +91,10 @@ void reactor_free(struct reactor *r)
         sched_yield();
     struct reactor *before = reactor_enter(r);
     crash_unregister_reactor(r);
+    reactor_end_world(r);
     memory_free(r->memory);
-    if (r->started && r->ops->reactor_end != NULL)
-        r->ops->reactor_end(r);
+    if (r->ops->reactor_done != NULL)
+        r->ops->reactor_done(r);
     fiber_drain_stacks(r);
     reactor_enter(before == r ? NULL : before);
     free(r->timers);
@@ -206,7 +221,7 @@ uint64_t reactor_next_deadline(const struct reactor *r)
     return timer_next_ns(r);
 }
 
-static bool reactor_finished(const struct reactor *r)
+bool reactor_finished(const struct reactor *r)
 {
     return __atomic_load_n(&r->stopping, __ATOMIC_ACQUIRE) && r->fiber_count == 0 &&
            __atomic_load_n(&r->inbox, __ATOMIC_SEQ_CST) == NULL;
@@ -226,6 +241,7 @@ int reactor_run(struct reactor *r)
             break;
         r->ops->wait(r, reactor_next_deadline(r));
     }
+    reactor_end_world(r);
     reactor_enter(before);
     return 0;
 }

@@ -67,6 +67,8 @@ struct reactor {
     const struct world_ops *ops;
     void *world_ctx;
     void *world_data;
+    int wake_fd;     /* the real world's: readable when another thread wants the loop's attention */
+    int sleeping;    /* atomic; the loop waits or is about to, so wake() must write to wake_fd */
     uint64_t now_ns; /* read once a turn */
     struct fiber *running;
     struct list ready;
@@ -109,12 +111,22 @@ int fiber_park_for(const char *what, uint64_t deadline_ns) may_yield;
 /* Frees the stacks that are kept for reuse. */
 void fiber_drain_stacks(struct reactor *r);
 
+/* reactor.c */
+bool reactor_finished(const struct reactor *r);
+
 /* timer.c */
 void timer_run_due(struct reactor *r);
 uint64_t timer_next_ns(const struct reactor *r);
 
 /* message.c */
 bool message_run_all(struct reactor *r);
+/* Something for a helper thread; run() must hand its result back itself, by reactor_post(). */
+struct helper_job {
+    struct helper_job *next;
+    void (*run)(struct helper_job *job);
+};
+/* 0, or ERR_NO_MEMORY if there is no thread and none can be started. */
+int helper_queue(struct helper_job *job) MUST_CHECK;
 
 /* memory.c */
 struct memory *memory_new(struct reactor *r, struct memory_budget *budget, size_t chunk_bytes);

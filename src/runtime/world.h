@@ -194,6 +194,9 @@ struct world_ops {
 
     /* Optional, NULL where a world has no need of them. */
 
+    /* In reactor_new() and reactor_free(). */
+    int (*reactor_init)(struct reactor *r);
+    void (*reactor_done)(struct reactor *r);
     /* In the reactor's own thread, before its first turn and after its last. */
     int (*reactor_start)(struct reactor *r);
     void (*reactor_end)(struct reactor *r);
