@@ -28,6 +28,7 @@
     X(TOO_MANY_FIBERS, EAGAIN, "too many fibers")                                                 \
     X(SHUTDOWN, ESHUTDOWN, "shutting down")                                                       \
     X(INVALID, EINVAL, "invalid argument")                                                        \
+    X(TLS_FILES, EINVAL, "the TLS certificate, key or CA file cannot be used")                    \
     /* drive */                                                                                   \
     X(DRIVE_NOT_FORMATTED, ENODEV, "the drive has no Ashlar superblock")                          \
     X(DRIVE_FENCED, ESTALE, "the drive has accepted a higher epoch for this volume")              \
