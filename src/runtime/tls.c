@@ -335,7 +335,11 @@ int tls_connect(struct tls_context *c, struct stream *plain, const char *host, u
     int err = tls_stream_new(c, plain, &t);
     if (err != 0)
         return err;
-    if (host != NULL && (SSL_set1_host(t->ssl, host) != 1 || SSL_set_tlsext_host_name(t->ssl, host) != 1)) {
+    /* SSL_set_tlsext_host_name() without its cast that drops the const. */
+    void *name = (void *)(uintptr_t)host;
+    if (host != NULL &&
+        (SSL_set1_host(t->ssl, host) != 1 ||
+         SSL_ctrl(t->ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, name) != 1)) {
         tls_free(t);
         return ERR_NO_MEMORY;
     }
