@@ -46,6 +46,7 @@ struct node_store {
 };
 
 struct tree_node; /* tree_internal.h */
+#define TREE_PREPARED_MAX 160u
 
 struct tree {
     const struct node_store *store;
@@ -58,13 +59,28 @@ struct tree {
     struct list dirty;             /* nodes of the open txg */
     uint32_t dirty_nodes;
     uint64_t changes; /* grows with every change: cursors revalidate */
+
+    /* Private. */
+    struct tree_node *hint; /* the leaf used last, pinned; holds keys hint_low <= key < hint_high */
+    struct tree_key hint_low, hint_high;
+    bool hint_has_high;
+    uint32_t sealed_nodes; /* closed, tree_write_done() not yet called */
+    struct list spare;     /* nodes to come: memory for what tree_prepare() promised */
+    uint32_t spare_nodes;
+    struct list reads;       /* nodes being read, so that each is read once */
+    uint64_t prepares;       /* grows with every preparation */
+    uint32_t prepared_count; /* the last preparation's nodes, pinned: allocations of pages between it */
+    struct tree_node *prepared[TREE_PREPARED_MAX]; /* and the changes cannot evict them */
 };
 
 /* root: of a committed txg, or NULL for an empty tree. txg: the open one. */
 void tree_init(struct tree *t, const struct node_store *store, struct cache *c, uint32_t volume_tag,
                struct uuid volume, uint32_t head, const struct disk_node_pointer *root, uint64_t txg);
-/* Forgets dirty nodes (a failed volume), drops nothing else from the cache. */
+/* Forgets dirty nodes (a failed volume), drops nothing else from the cache. No fiber may be inside a call,
+ * and every tree_write must have been given to tree_write_done(). */
 void tree_done(struct tree *t);
+/* For cache_new(): frees a node that leaves the cache. */
+void tree_node_evicted(struct cache_entry *e);
 
 /* ---- Reading; may yield for nodes that are not resident ---- */
 
@@ -97,7 +113,9 @@ int tree_prev(struct tree_cursor *c) MUST_CHECK may_yield;
  * and the one after last, and the paths to them, are resident; pages and addresses for `puts` insertions of
  * up to ITEM_LEN_MAX bytes are reserved, and for copying all these nodes. Holds until the caller yields. A
  * wide range is prepared up to *ret_last <= last (at most 64 leaves at once); ret_last may be NULL for ranges
- * known to be small (then ERR_INVALID if it is not).
+ * known to be small (then ERR_INVALID if it is not). Inside the range any change is good; the two items
+ * beside it may be replaced, not deleted. ERR_VOLUME_FULL, ERR_NO_MEMORY (after it waited for memory), errors
+ * of the store: the tree is as it was.
  */
 int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree_key *last, uint32_t puts,
                  struct tree_key *ret_last) MUST_CHECK may_yield;
@@ -138,9 +156,11 @@ void tree_write_done(struct tree *t, struct tree_write *w);
  * sentence into why. 0 or ERR_VOLUME_CORRUPT. Never reads out of bounds: input is untrusted. */
 int tree_node_check(const void *node, const struct disk_node_pointer *expect, const struct uuid *volume,
                     char *why, size_t why_size);
-/* Walks the whole tree in key order: node() for every node (before its items), item() for every item. A
- * callback's non-zero result ends the walk with it. Unreadable nodes: bad(), then goes on with the next
- * sibling. */
+/* Walks the whole tree in key order: node() for every node (before its items; low: no key below it is in
+ * there), item() for every item. A callback's non-zero result ends the walk with it. Unreadable nodes: bad(),
+ * then goes on with the next sibling; they hold keys from low on, below high (TREE_KEY_MAX: to the end).
+ * Callbacks may be NULL and may yield; `value` is a copy. In a tree that changes meanwhile, items keep their
+ * order and none comes twice, but a node that was copied may come again as its copy. */
 struct tree_walk {
     int (*node)(void *ctx, const struct disk_node_pointer *p, const struct tree_key *low);
     int (*item)(void *ctx, const struct tree_key *key, const void *value, uint32_t len);

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Preparation of changes (T1).
+ *
+ * One pass goes over the leaves of the range, without a yield, and pins every node that it meets, inner ones
+ * too. If all were in memory, what the changes can need at worst is counted:
+ *  - a copy of each node met that the open txg has not made yet;
+ *  - unless each leaf has room for all the insertions: a split of a leaf for each insertion; on each level
+ * above, a split of each node met (it may be full) and more of them only after the halves were filled again,
+ * which takes at least 32 insertions; and two new levels. Pages and addresses for so many nodes are reserved.
+ * If anything yielded meanwhile, the pass is made again.
+ *
+ * Why deletions need nothing: a leaf that they empty is taken out, and its keys then belong to the leaf
+ * before it or behind it. Since all that it had was in the range, the items beside the range are in those, so
+ * they are prepared too.
+ */
+#include "volume/tree_internal.h"
+
+#include "runtime/error.h"
+
+/* Leaves of one preparation, the two beside the range not counted. */
+#define PREPARE_LEAVES_MAX 64u
+/* Insertions until a split node can be full again: half of it, or a quarter if it was merged before. */
+#define REFILL_INSERTIONS 32u
+
+struct walker { /* a path, and where in its nodes it goes on */
+    struct tree_node *node[TREE_LEVELS_MAX];
+    uint32_t slot[TREE_LEVELS_MAX];
+};
+
+enum side { SIDE_KEY, SIDE_FIRST, SIDE_LAST };
+
+struct pass {
+    struct tree *tree;
+    struct tree_key first, last;
+    uint32_t room_wanted;
+    uint32_t leaves;
+    bool roomy; /* every leaf has room_wanted */
+    struct tree_key covered;
+    struct disk_node_pointer miss;
+};
+
+void tree_prepared_release(struct tree *t)
+{
+    for (uint32_t i = 0; i < t->prepared_count; i++)
+        cache_unpin(t->cache, &t->prepared[i]->entry);
+    t->prepared_count = 0;
+}
+
+static void meet(struct pass *p, struct tree_node *n)
+{
+    struct tree *t = p->tree;
+    assert(t->prepared_count < TREE_PREPARED_MAX);
+    cache_pin(&n->entry);
+    t->prepared[t->prepared_count++] = n;
+    if (n->level == 0 && node_room(n->data) < p->room_wanted)
+        p->roomy = false;
+}
+
+/* From the node that ptr names down to a leaf. False: one is missing. */
+static bool walk_down(struct pass *p, struct walker *w, const struct disk_node_pointer *ptr, enum side side)
+{
+    for (;;) {
+        struct tree_node *n = tree_resident(p->tree, ptr);
+        if (!n) {
+            p->miss = *ptr;
+            return false;
+        }
+        meet(p, n);
+        w->node[n->level] = n;
+        if (n->level == 0)
+            return true;
+        uint32_t slot = 0;
+        if (side == SIDE_KEY)
+            slot = node_child_slot(n->data, &p->first);
+        else if (side == SIDE_LAST)
+            slot = node_count(n->data) - 1;
+        w->slot[n->level] = slot;
+        ptr = node_pointer(n->data, slot);
+    }
+}
+
+/* The lowest level on which the path can go one slot on (or back); 0: nowhere. */
+static uint8_t walk_turn(const struct tree *t, const struct walker *w, bool forward)
+{
+    for (uint8_t l = 1; l <= t->root.level; l++) {
+        if (forward ? w->slot[l] + 1 < node_count(w->node[l]->data) : w->slot[l] > 0)
+            return l;
+    }
+    return 0;
+}
+
+static bool walk_on(struct pass *p, struct walker *w, uint8_t level, bool forward)
+{
+    w->slot[level] += forward ? 1 : UINT32_MAX;
+    const struct disk_node_pointer *ptr = node_pointer(w->node[level]->data, w->slot[level]);
+    return walk_down(p, w, ptr, forward ? SIDE_FIRST : SIDE_LAST);
+}
+
+/* The leaves after the first one. False: one is missing. */
+static bool walk_range(struct pass *p, struct walker *w)
+{
+    struct tree *t = p->tree;
+    /* What the last step and the one for the item behind may still meet. */
+    const uint32_t margin = 2u * ((uint32_t)t->root.level + 1);
+    p->covered = p->last;
+    for (;;) {
+        struct tree_node *leaf = w->node[0];
+        struct tree_key greatest = node_key(leaf->data, node_count(leaf->data) - 1);
+        if (key_less(&p->last, &greatest))
+            return true;
+        uint8_t level = walk_turn(t, w, true);
+        if (level == 0)
+            return true;
+        struct tree_key next = node_key(w->node[level]->data, w->slot[level] + 1);
+        bool end = key_less(&p->last, &next);
+        if (!end && (p->leaves == PREPARE_LEAVES_MAX || t->prepared_count + margin > TREE_PREPARED_MAX)) {
+            bool has = key_prev(&next, &p->covered);
+            assert(has);
+            end = true;
+        }
+        if (!walk_on(p, w, level, true))
+            return false;
+        p->leaves++;
+        if (end)
+            return true;
+    }
+}
+
+/* Pins what the range touches in t->prepared. False: p->miss is missing. */
+static bool pass_run(struct pass *p)
+{
+    struct tree *t = p->tree;
+    tree_prepared_release(t);
+    t->prepares++;
+    p->roomy = true;
+    p->leaves = 1;
+    p->covered = p->last;
+    if (tree_is_empty(t)) {
+        p->roomy = false;
+        return true;
+    }
+    struct walker w;
+    if (!walk_down(p, &w, &t->root, SIDE_KEY))
+        return false;
+    uint8_t level = walk_turn(t, &w, true);
+    const struct disk_slot *at = t->root.level > 0 ? node_slot(w.node[1]->data, w.slot[1]) : NULL;
+    const struct disk_slot *right = level > 0 ? node_slot(w.node[level]->data, w.slot[level] + 1) : NULL;
+    tree_hint_set(t, w.node[0], at, right);
+    if (node_lower_bound(w.node[0]->data, &p->first) == 0) {
+        struct walker back = w;
+        level = walk_turn(t, &back, false);
+        if (level > 0 && !walk_on(p, &back, level, false))
+            return false;
+    }
+    return walk_range(p, &w);
+}
+
+/* How many new nodes the changes can need. */
+static uint32_t pass_need(const struct pass *p, uint32_t puts)
+{
+    const struct tree *t = p->tree;
+    uint32_t need = 0, inner = 0;
+    for (uint32_t i = 0; i < t->prepared_count; i++) {
+        need += t->prepared[i]->state != NODE_OPEN;
+        inner += t->prepared[i]->level > 0;
+    }
+    if (puts == 0 || p->roomy)
+        return need;
+    uint32_t levels_above = (tree_is_empty(t) ? 0u : t->root.level) + 2u;
+    return need + puts + inner + levels_above * (puts / REFILL_INSERTIONS + 1);
+}
+
+/* The common case: changes inside of one leaf that the open txg has already made, with room enough. Its path
+ * is made too (S3), and no item beside the range is in another leaf. */
+static bool prepared_already(const struct tree *t, const struct tree_key *first, const struct tree_key *last,
+                             uint32_t room_wanted)
+{
+    struct tree_node *leaf = tree_hint_find(t, first);
+    if (!leaf || leaf->state != NODE_OPEN || node_room(leaf->data) < room_wanted)
+        return false;
+    struct tree_key least = node_key(leaf->data, 0),
+                    greatest = node_key(leaf->data, node_count(leaf->data) - 1);
+    return key_less(&least, first) && key_less(last, &greatest);
+}
+
+/* Memory for `need` nodes; *ret_waited: it yielded. */
+static int may_yield reserve_pages(struct tree *t, uint32_t need, bool *ret_waited)
+{
+    *ret_waited = false;
+    while (t->spare_nodes < need) {
+        if (tree_spare_add(t) == 0)
+            continue;
+        *ret_waited = true;
+        int err = tree_spare_wait(t);
+        if (err)
+            return err;
+    }
+    return 0;
+}
+
+/* 0: reserved, and nothing happened since the pass; 1: look again; or an error. */
+static int may_yield reserve(struct tree *t, uint32_t need)
+{
+    if (need == 0)
+        return 0;
+    bool waited;
+    int err = reserve_pages(t, need, &waited);
+    if (err || waited)
+        return err ? err : 1;
+    uint64_t prepares = t->prepares, changes = t->changes, txg = t->txg;
+    err = t->store->reserve(t->store->ctx, need);
+    if (err)
+        return err;
+    bool same = t->prepares == prepares && t->changes == changes && t->txg == txg && t->spare_nodes >= need;
+    return same ? 0 : 1;
+}
+
+/* Keeps the pins of this pass while the missing node is read, so that the passes get somewhere when memory is
+ * short; those of the pass before are given up. */
+static void hold_pass(struct tree *t, struct tree_held *held)
+{
+    tree_held_release(t, held);
+    memcpy(held->nodes, t->prepared, t->prepared_count * sizeof(held->nodes[0]));
+    held->count = t->prepared_count;
+    t->prepared_count = 0;
+}
+
+static int may_yield prepare_slow(struct pass *p, uint32_t puts)
+{
+    struct tree *t = p->tree;
+    struct tree_held held = {.count = 0};
+    struct tree_retry retry = {.err = 0};
+    int err;
+    do {
+        if (!pass_run(p)) {
+            hold_pass(t, &held);
+            err = tree_fetch_retry(t, &p->miss, &held, &retry);
+            if (err)
+                break;
+            err = 1;
+            continue;
+        }
+        tree_held_release(t, &held);
+        err = reserve(t, pass_need(p, puts));
+    } while (err > 0);
+    tree_held_release(t, &held);
+    return err;
+}
+
+int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree_key *last, uint32_t puts,
+                 struct tree_key *ret_last)
+{
+    assert(!key_less(last, first));
+    uint32_t room_wanted;
+    if (__builtin_mul_overflow(puts, ITEM_SPACE_MAX, &room_wanted))
+        return ERR_INVALID;
+    if (prepared_already(t, first, last, room_wanted)) {
+        if (ret_last)
+            *ret_last = *last;
+        return 0;
+    }
+    struct pass p = {.tree = t, .first = *first, .last = *last, .room_wanted = room_wanted};
+    if (pass_run(&p)) {
+        uint32_t need = pass_need(&p, puts);
+        int err = reserve(t, need);
+        if (err < 0)
+            return err;
+        if (err > 0)
+            err = prepare_slow(&p, puts);
+        if (err)
+            return err;
+    } else {
+        int err = prepare_slow(&p, puts);
+        if (err)
+            return err;
+    }
+    if (!ret_last)
+        return key_equal(&p.covered, last) ? 0 : ERR_INVALID;
+    *ret_last = p.covered;
+    return 0;
+}
