@@ -35,6 +35,7 @@ struct group_member {
     uint32_t slab;
     enum member_state state;
     uint64_t stale_since_txg; /* first txg that it may lack; MEMBER_STALE and MEMBER_FILLING only */
+    uint64_t incarnation;     /* of the drive when the member was made or last levelled; 0: not known */
 };
 
 struct group {
@@ -54,8 +55,9 @@ struct group_set_options {
     uint64_t generation;      /* coordinator's */
     struct drive_set *drives; /* this reactor's */
     uint32_t slab_blocks;
-    /* A drive failed a write or a flush of this volume (first failure only), or is gone. In the loop, must
-     * not yield. From now on `failed` stays set in the results until the volume has made the drive stale. */
+    /* A drive failed a write or a flush of this volume (first failure only), or is gone. In the loop or from
+     * within a call of the set; must not yield, nor call back into the set but for asking. From now on
+     * `failed` stays set in the results until the volume has made the drive stale. */
     void (*drive_failed)(void *ctx, struct group_drive *d);
     void *ctx;
 };
@@ -89,16 +91,19 @@ int group_set_leases_renew(struct group_set *s) MUST_CHECK may_yield;
 
 /* ---- Groups ---- */
 
-/* Picks drives (distinct, most free space first; usable ones only) and allocates a slab on each. Idempotent
- * by id: after a crash the same id finds its slabs again. ERR_NOT_ENOUGH_DRIVES (fewer drives than copies
- * exist), ERR_DRIVE_NO_SPACE (they are full). prefer: a drive to use first, or NULL. */
+/* Picks drives (distinct, most free slabs first; usable ones only; all system groups of a volume get the same
+ * drives in the same order) and allocates a slab on each. Idempotent by id: after a crash the same id finds
+ * its slabs again, and a group that is known already is returned. ERR_NOT_ENOUGH_DRIVES (fewer drives than
+ * copies exist), ERR_DRIVE_NO_SPACE (they are full), ERR_EXISTS (known, but of another kind),
+ * ERR_BAD_PROTECTION, ERR_DRIVE_FENCED. */
 int group_create(struct group_set *s, uint32_t id, enum group_purpose purpose, struct protection p,
                  uint32_t copies, struct group **ret) MUST_CHECK may_yield;
 /* A group as the volume knows it from its pool tree or record; members' drives are opened as needed; absent
  * ones are kept. */
 int group_adopt(struct group_set *s, const struct group *description, struct group **ret)
     MUST_CHECK may_yield;
-/* Gives the slabs back to the drives that are present and forgets the group. */
+/* Gives the slabs back to the drives that are present and forgets the group, also when it returns an error.
+ * Nothing may be under way in it. */
 int group_destroy(struct group_set *s, struct group *g) MUST_CHECK may_yield;
 struct group *group_find(const struct group_set *s, uint32_t id);
 /* Iterates in ascending id: NULL for the first; NULL at the end. */
@@ -138,8 +143,8 @@ struct group_write {
     bool failed;
     void (*done)(struct group_write *w);
     void *ctx;
-    uint32_t pending; /* protect's, from here on */
-    uint32_t good;
+    uint32_t pending;     /* protect's, from here on */
+    uint32_t asked, good; /* bits of members */
     struct drive_io ios_inline[3];
     struct drive_io *ios; /* one a member; ios_inline for up to three */
     struct list link;
@@ -159,6 +164,9 @@ struct group_read {
     struct group *group;
     uint32_t block;
     uint32_t blocks; /* 1 .. GROUP_READ_MAX */
+    /* Where to. Each piece is a multiple of BLOCK_SIZE. Or iov_count 0: the read hands out pages of its own,
+     * in `page`, a run of `blocks` that is the caller's to put; that saves a copy in memory where there is
+     * more than one member. They come with ERR_NO_GOOD_COPY too; else page is NULL. */
     const struct iovec *iov;
     uint32_t iov_count;
     struct page *page;
@@ -167,13 +175,15 @@ struct group_read {
     int only;                          /* member index, or -1 */
     uint64_t bad[GROUP_READ_MAX / 64]; /* result: bit per block that has no good copy (VERIFY_BLOCKS) */
 };
-/* 0; ERR_NO_GOOD_COPY: the good blocks are in the vector, the others are marked in bad;
- * ERR_GROUP_DEGRADED_BELOW: no member could be asked. */
+/* 0; ERR_NO_GOOD_COPY: the good blocks are in the vector, the others are marked in bad and read as zeroes;
+ * ERR_GROUP_DEGRADED_BELOW: no member could be asked. The caller keeps the blocks from being given away
+ * until the call returns (bad copies are rewritten). Not cancellable. */
 int group_read(struct group_read *r) MUST_CHECK may_yield;
 
 /* Flushes every drive that has unflushed writes of this volume. 0: everything completed before is on stable
- * media of every drive that is not stale; *ret_failed: as group_write.failed. Concurrent calls share flushes.
- */
+ * media of every drive that is neither stale nor failed, and no group lost all its copies of it;
+ * ERR_GROUP_DEGRADED_BELOW: some group did. *ret_failed (set in either case): as group_write.failed, for any
+ * member of any group. Concurrent calls share flushes. */
 int group_set_flush(struct group_set *s, bool *ret_failed) MUST_CHECK may_yield;
 
 /* ---- For scrub and repair ---- */
@@ -182,18 +192,28 @@ struct group_check {
     uint32_t copies_checked, copies_bad, copies_repaired;
     bool lost; /* no good copy */
 };
-/* Reads every current member's copy, compares with the checksums, rewrites bad ones from a good one. */
+/* Reads every current member's copy, compares with the checksums, rewrites bad ones from a good one and reads
+ * those again. Counts are in blocks. The caller keeps the blocks from being given away meanwhile. VERIFY_NONE
+ * only sees whether they can be read. ERR_GROUP_DEGRADED_BELOW: no member could be asked. */
 int group_scrub(struct group *g, uint32_t block, uint32_t blocks, enum verify v, const uint32_t *sums,
                 struct group_check *ret, uint64_t ret_bad[GROUP_READ_MAX / 64]) MUST_CHECK may_yield;
-/* Copies blocks, verified, from a current member to a filling one. ERR_NO_GOOD_COPY, ERR_DRIVE_GONE. */
+/* Copies blocks, verified, from a current member to a filling one. ERR_NO_GOOD_COPY: those that have one were
+ * copied; ERR_DRIVE_GONE: the filling member's drive, or it is not filling any more. */
 int group_copy_to_member(struct group *g, uint32_t member, uint32_t block, uint32_t blocks, enum verify v,
                          const uint32_t *sums) MUST_CHECK may_yield;
-/* stale -> filling on the same slab (its drive must be usable). */
+/* stale -> filling on the same slab. ERR_DRIVE_GONE (not usable), ERR_VOLUME_BUSY (writes from before it was
+ * stale are still under way), ERR_INVALID (it is current). */
 int group_member_fill(struct group *g, uint32_t member) MUST_CHECK;
-/* stale -> filling on a slab of another drive (not one of the group's). The old slab is freed if its drive is
- * here. Idempotent after a crash. ERR_NOT_ENOUGH_DRIVES, ERR_DRIVE_NO_SPACE. */
+/* stale -> filling on a slab of another drive (not one of the group's), which lacks everything
+ * (stale_since_txg 0). The old slab stays taken until group_set_reap, so that a crash before the change is
+ * committed finds what the old description names. Idempotent after a crash. ERR_NOT_ENOUGH_DRIVES,
+ * ERR_DRIVE_NO_SPACE, ERR_INVALID (not stale). */
 int group_member_replace(struct group_set *s, struct group *g, uint32_t member) MUST_CHECK may_yield;
-/* filling -> current; the caller has copied, flushed and verified everything. */
+/* Gives back the slabs that replaced members left on drives that are here. Call it after a commit that holds
+ * the replacements. ERR_DRIVE_FENCED; what else cannot be freed, the owner finds at its next open. */
+int group_set_reap(struct group_set *s) MUST_CHECK may_yield;
+/* filling -> current; the caller has copied, flushed and verified everything. Nothing happens if the drive
+ * failed meanwhile: look at the state afterwards. */
 void group_member_levelled(struct group *g, uint32_t member);
 
 /* Counters since the set was opened. */
