@@ -286,42 +286,61 @@ static fiber_role_assumed struct file *file_prepare(const char *path)
     return f;
 }
 
-static fiber_role_assumed void bench_all(void *arg)
+static const char *file_path, *only_part;
+static bool part(const char *name)
 {
-    bench_fibers();
-    bench_pages(1);
-    bench_pages(8);
-    bench_pages(33);
-    bench_block();
-    bench_echo(1, 30000, 4096, false);
-    bench_echo(32, 300000, 4096, false);
-    bench_echo(32, 300000, 4096, true);
-    bench_echo(8, 4000, 512 * 1024, true);
-    if (arg == NULL)
-        return;
-    struct file *f = file_prepare(arg);
+    return only_part == NULL || strcmp(only_part, name) == 0;
+}
+
+static fiber_role_assumed void bench_file_all(void)
+{
+    struct file *f = file_prepare(file_path);
     struct file_info info;
     must(file_get_info(f, &info), "info");
     printf("file: O_DIRECT %s\n", info.direct ? "yes" : "no");
-    bench_file(f, "random read", (struct reader){.op = FILE_READ, .count = 10000}, 1);
-    bench_file(f, "random read", (struct reader){.op = FILE_READ, .count = 10000, .fixed = true}, 1);
-    bench_file(f, "random read", (struct reader){.op = FILE_READ, .count = 100000}, 32);
-    bench_file(f, "random read", (struct reader){.op = FILE_READ, .count = 100000, .fixed = true}, 32);
-    bench_file(f, "random write", (struct reader){.op = FILE_WRITE, .count = 50000, .fixed = true}, 32);
-    bench_file(f, "random FUA write",
-               (struct reader){.op = FILE_WRITE, .count = 2000, .fixed = true, .dsync = true}, 1);
-    bench_file(f, "random FUA write",
-               (struct reader){.op = FILE_WRITE, .count = 20000, .fixed = true, .dsync = true}, 32);
+    for (int fixed = 0; fixed < 2 && part("read"); fixed++) {
+        bench_file(f, "random read", (struct reader){.op = FILE_READ, .count = 10000, .fixed = fixed}, 1);
+        bench_file(f, "random read", (struct reader){.op = FILE_READ, .count = 100000, .fixed = fixed}, 32);
+    }
+    if (part("write"))
+        bench_file(f, "random write", (struct reader){.op = FILE_WRITE, .count = 50000, .fixed = true}, 32);
+    struct reader fua = {.op = FILE_WRITE, .count = 10000, .fixed = true, .dsync = true};
+    if (part("fua")) {
+        bench_file(f, "random FUA write", fua, 1);
+        fua.count = 20000;
+        bench_file(f, "random FUA write", fua, 32);
+    }
     file_close(f);
+}
+
+static fiber_role_assumed void bench_all(void *arg)
+{
+    (void)arg;
+    if (part("fiber"))
+        bench_fibers();
+    for (uint32_t n = 1; n <= 33 && part("memory"); n += 16)
+        bench_pages(n);
+    if (part("block"))
+        bench_block();
+    if (part("tcp")) {
+        bench_echo(1, 30000, 4096, false);
+        bench_echo(32, 300000, 4096, false);
+        bench_echo(32, 300000, 4096, true);
+        bench_echo(8, 4000, 512 * 1024, true);
+    }
+    if (file_path != NULL)
+        bench_file_all();
 }
 
 int main(int argc, char **argv)
 {
+    file_path = argc > 1 ? argv[1] : NULL;
+    only_part = argc > 2 ? argv[2] : NULL;
     struct memory_budget budget = {.limit_bytes = 64 * MIB};
     struct reactor_options o = {.world = &world_real_ops, .budget = &budget};
     struct reactor *r;
     must(reactor_new(&o, &r), "reactor");
-    must(reactor_spawn(r, "bench", bench_all, argc > 1 ? argv[1] : NULL), "spawn");
+    must(reactor_spawn(r, "bench", bench_all, NULL), "spawn");
     reactor_stop(r);
     must(reactor_run(r), "run");
     reactor_free(r);

@@ -41,7 +41,7 @@ struct fcontext_transfer {
 struct fcontext_transfer jump_fcontext(void *to, void *data);
 void *make_fcontext(void *stack_top, size_t stack_bytes, void (*fn)(struct fcontext_transfer t));
 
-#define GUARD_BYTES     4096u
+#define GUARD_BYTES     (64u * 1024) /* no frame is larger, so none can step over it */
 #define FREE_STACKS_MAX 256u
 
 static void asan_before_switch(void **save, const void *bottom, size_t size)

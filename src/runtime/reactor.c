@@ -188,7 +188,9 @@ static bool reactor_run_fibers(struct reactor *r)
 
 static bool reactor_turn_inside(struct reactor *r)
 {
-    r->now_ns = r->ops->now_ns(r);
+    if (!r->now_fresh)
+        r->now_ns = r->ops->now_ns(r);
+    r->now_fresh = false;
     bool any = message_run_all(r);
     uint64_t due = timer_next_ns(r);
     if (due <= r->now_ns) {

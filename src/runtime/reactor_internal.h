@@ -70,6 +70,7 @@ struct reactor {
     int wake_fd;     /* the real world's: readable when another thread wants the loop's attention */
     int sleeping;    /* atomic; the loop waits or is about to, so wake() must write to wake_fd */
     uint64_t now_ns; /* read once a turn */
+    bool now_fresh;  /* the world has just read it at the end of its wait */
     struct fiber *running;
     struct list ready;
     uint32_t ready_count;

@@ -157,6 +157,8 @@ void file_io_done(struct file_io *io, int result)
     assert(io->file->pending > 0);
     assert(io->file->reactor == reactor_tls && reactor_tls->running == NULL);
     io->file->pending--;
+    if (result < 0)
+        ring_event_at(io->file->reactor, error_name(result), io->op, io->offset);
     io->result = result;
     io->done(io);
 }

@@ -82,7 +82,8 @@ static int ring_open(struct io_uring *ring)
     };
     int rc = -EINVAL;
     for (size_t i = 0; i < ARRAY_SIZE(flags) && rc == -EINVAL; i++) {
-        struct io_uring_params p = {.flags = flags[i] | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP,
+        struct io_uring_params p = {.flags = flags[i] | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP |
+                                             IORING_SETUP_SUBMIT_ALL,
                                     .cq_entries = RING_CQ_ENTRIES};
         rc = io_uring_queue_init_params(RING_ENTRIES, ring, &p);
         if (rc == 0 && !(p.features & IORING_FEAT_NODROP && p.features & IORING_FEAT_EXT_ARG)) {
@@ -102,14 +103,17 @@ static int real_reactor_start(struct reactor *r)
     if (w == NULL)
         return ERR_NO_MEMORY;
     w->chunk_registered = calloc(CHUNK_REGISTER_MAX, 1);
-    int err = w->chunk_registered != NULL ? ring_open(&w->ring) : ERR_NO_MEMORY;
+    w->file_slot_used = calloc(FILE_SLOTS, 1);
+    int err = w->chunk_registered != NULL && w->file_slot_used != NULL ? ring_open(&w->ring) : ERR_NO_MEMORY;
     if (err != 0) {
         free(w->chunk_registered);
+        free(w->file_slot_used);
         free(w);
         return err;
     }
     list_init(&w->finished);
     w->buffers_registered = io_uring_register_buffers_sparse(&w->ring, CHUNK_REGISTER_MAX) == 0;
+    w->files_registered = io_uring_register_files_sparse(&w->ring, FILE_SLOTS) == 0;
     r->world_data = w;
     return 0;
 }
@@ -212,6 +216,7 @@ static void real_reactor_end(struct reactor *r)
     }
     io_uring_queue_exit(&w->ring);
     free(w->chunk_registered);
+    free(w->file_slot_used);
     free(w);
     r->world_data = NULL;
 }
@@ -247,7 +252,8 @@ static void real_wait(struct reactor *r, uint64_t deadline_ns)
     __atomic_store_n(&r->sleeping, 0, __ATOMIC_SEQ_CST);
     /* EBUSY and EAGAIN: the kernel is short of memory or of room for completions; what we reap makes room. */
     assert(rc >= 0 || rc == -ETIME || rc == -EINTR || rc == -EBUSY || rc == -EAGAIN);
-    r->now_ns = real_now_ns(r);
+    r->now_ns = real_now_ns(r); /* for done() callbacks, and for the next turn */
+    r->now_fresh = true;
     real_reap(w);
 }
 
@@ -270,6 +276,31 @@ int real_op_wait(struct real_world *w, struct real_op *op, const char *what, uin
         fiber_unshield();
     }
     return op->result == -ECANCELED || op->result == -EINTR ? err : 0;
+}
+
+/* ---- Registered files: the kernel looks them up once, not at each operation ---- */
+
+int real_file_register(struct real_world *w, int fd)
+{
+    if (!w->files_registered)
+        return -1;
+    uint8_t *unused = memchr(w->file_slot_used, 0, FILE_SLOTS);
+    if (unused == NULL)
+        return -1;
+    int slot = (int)(unused - w->file_slot_used);
+    if (io_uring_register_files_update(&w->ring, (unsigned)slot, &fd, 1) != 1)
+        return -1;
+    *unused = 1;
+    return slot;
+}
+
+void real_file_unregister(struct real_world *w, int slot)
+{
+    int none = -1;
+    assert(w->file_slot_used[slot] == 1);
+    /* If this fails the slot stays taken: better than two files of one number. */
+    if (io_uring_register_files_update(&w->ring, (unsigned)slot, &none, 1) == 1)
+        w->file_slot_used[slot] = 0;
 }
 
 /* ---- Page memory ---- */

@@ -21,6 +21,7 @@
 struct real_file {
     struct file base;
     int fd;
+    int slot; /* among the ring's registered files, or -1 */
     bool is_block_device;
     uint32_t io_align;
 };
@@ -147,6 +148,7 @@ int real_file_open(struct reactor *r, const char *path, uint32_t flags, struct f
     }
     *f = (struct real_file){.base = {.reactor = r, .flags = flags, .direct = j.direct},
                             .fd = j.fd,
+                            .slot = real_file_register(real_world_of(r), j.fd),
                             .is_block_device = j.is_block_device,
                             .io_align = j.io_align};
     *ret = &f->base;
@@ -156,6 +158,8 @@ int real_file_open(struct reactor *r, const char *path, uint32_t flags, struct f
 void real_file_close(struct file *file)
 {
     struct real_file *f = real_file_of(file);
+    if (f->slot >= 0)
+        real_file_unregister(real_world_of(file->reactor), f->slot);
     close(f->fd);
     free(f);
 }
@@ -445,21 +449,24 @@ void real_file_submit(struct file_io *io)
         return;
     }
     struct io_uring_sqe *sqe = real_sqe(w);
+    int fd = f->slot >= 0 ? f->slot : f->fd;
     switch (io->op) {
     case FILE_READ:
     case FILE_WRITE:
-        prepare_transfer(w, io, sqe, f->fd);
+        prepare_transfer(w, io, sqe, fd);
         break;
     case FILE_SYNC:
-        io_uring_prep_fsync(sqe, f->fd, IORING_FSYNC_DATASYNC);
+        io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
         break;
     case FILE_ZERO:
     case FILE_DISCARD: {
         int mode = io->op == FILE_ZERO ? FALLOC_FL_ZERO_RANGE : FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-        io_uring_prep_fallocate(sqe, f->fd, mode, (off_t)io->offset, (off_t)io->len);
+        io_uring_prep_fallocate(sqe, fd, mode, (off_t)io->offset, (off_t)io->len);
         break;
     }
     }
+    if (f->slot >= 0)
+        sqe->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data64(sqe, (uintptr_t)io | TAG_FILE);
 }
 

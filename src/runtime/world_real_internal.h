@@ -16,6 +16,7 @@
 #define TAG_WAKE   UINT64_C(3) /* the eventfd was written */
 
 #define CHUNK_REGISTER_MAX 4096u /* chunks of page memory that can be registered buffers */
+#define FILE_SLOTS         256u  /* files that can be registered; more work as well, a little slower */
 
 struct real_world {
     struct io_uring ring;
@@ -24,6 +25,8 @@ struct real_world {
     uint64_t wake_value;       /* where it reads to */
     struct list finished;      /* struct file_io that are done without the ring's help */
     uint8_t *chunk_registered; /* by chunk index */
+    bool files_registered;     /* the table of registered files exists */
+    uint8_t *file_slot_used;   /* by slot */
     uint8_t random[512];
     size_t random_left;
 };
@@ -52,6 +55,10 @@ static inline void real_op_queue(struct real_op *op, struct io_uring_sqe *sqe)
     *op = (struct real_op){.fiber = fiber_self()};
     io_uring_sqe_set_data64(sqe, (uintptr_t)op | TAG_OP);
 }
+
+/* Makes fd a registered file; its slot, or -1: use fd itself. */
+int real_file_register(struct real_world *w, int fd);
+void real_file_unregister(struct real_world *w, int slot);
 
 /* world_real_file.c */
 int real_file_open(struct reactor *r, const char *path, uint32_t flags, struct file **ret) may_yield;
