@@ -126,7 +126,7 @@ struct client {
 static void client_connect(struct client *k)
 {
     struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    sa.sin_port = htons((uint16_t)atoi(strrchr(k->address, ':') + 1));
+    sa.sin_port = htons((uint16_t)strtoul(strrchr(k->address, ':') + 1, NULL, 10)); /* our own listener's */
     int on = 1;
     k->fd = socket(AF_INET, SOCK_STREAM, 0);
     if (k->fd < 0 || connect(k->fd, (struct sockaddr *)&sa, sizeof(sa)) != 0)
