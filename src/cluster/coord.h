@@ -11,6 +11,9 @@
 
 #include "runtime/world.h"
 
+#define COORD_KEY_MAX   255
+#define COORD_VALUE_MAX (64 * KIB)
+
 struct coord;
 
 struct coord_record {
