@@ -38,6 +38,7 @@ static void state_changed(struct message *m)
     struct drive_home *h = CONTAINER_OF(m, struct drive_home, state_message);
     waitq_wake_all(&h->watch);
     waitq_wake_all(&h->work);
+    waitq_wake_all(&h->settled);
     __atomic_store_n(&h->state_told, 1, __ATOMIC_RELEASE);
 }
 
@@ -321,6 +322,7 @@ int drive_home_open(const char *path, struct uuid expect_pool, uint64_t min_gene
     list_init(&h->handles);
     waitq_init(&h->work);
     waitq_init(&h->watch);
+    waitq_init(&h->settled);
     h->sb_block = aligned_alloc(BLOCK_SIZE, BLOCK_SIZE);
 
     struct file_info info = {0};

@@ -85,7 +85,8 @@ struct drive_home {
     uint32_t volumes_max;
     uint32_t next_tag;
 
-    struct waitq work; /* wakes the worker */
+    struct waitq work;    /* wakes the worker */
+    struct waitq settled; /* woken when a slab is not busy any more */
     struct waitq watch;
     struct fiber *worker_fiber;
     struct fiber *watch_fiber;

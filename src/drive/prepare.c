@@ -48,6 +48,7 @@ int home_slab_prepare(struct drive_home *h, uint32_t slab)
     for (uint64_t at = 0; at < h->sb.slab_bytes && err == 0; at += PREPARE_IO_BYTES)
         err = write_zeroes(h, slab_offset(h, slab) + at, MIN(PREPARE_IO_BYTES, h->sb.slab_bytes - at));
     live->busy = false;
+    waitq_wake_all(&h->settled);
     if (err == 0) {
         h->host_full = false;
         live->entry.flags |= DRIVE_SLAB_PREPARED;
@@ -79,6 +80,7 @@ static void slab_discard(struct drive_home *h, uint32_t slab) may_yield
         .file = h->file, .op = FILE_DISCARD, .offset = slab_offset(h, slab), .len = h->sb.slab_bytes};
     int err = file_do(&io);
     live->busy = false;
+    waitq_wake_all(&h->settled);
     /* A host that cannot discard keeps the space: then it is as good as prepared. */
     if (live->entry.state == DRIVE_SLAB_DELETED)
         h->slabs_free++;

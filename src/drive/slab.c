@@ -97,32 +97,68 @@ static uint32_t slab_choose(const struct drive_home *h)
     return raw;
 }
 
+/* Some slab is on its way to be free: discarded, or written ahead, just now. */
+static bool slab_coming(const struct drive_home *h)
+{
+    for (uint32_t i = 0; i < h->sb.layout.slabs_total; i++)
+        if (h->slabs[i].entry.state == DRIVE_SLAB_DELETED ||
+            (h->slabs[i].entry.state == DRIVE_SLAB_FREE && h->slabs[i].busy))
+            return true;
+    return false;
+}
+
+static int session_check(const struct drive_home *h, const struct local_session *s)
+{
+    if (home_state(h) != DRIVE_OK)
+        return ERR_DRIVE_GONE;
+    return session_current(s->volume, s->serial) ? 0 : ERR_DRIVE_FENCED;
+}
+
+/* Under alloc_lock: a free slab whose space is written. */
+static int slab_get_ready(struct drive_home *h, const struct local_session *s, uint32_t *ret_slab) may_yield
+{
+    uint32_t slab = slab_choose(h);
+    while (slab == UINT32_MAX) {
+        if (!slab_coming(h))
+            return ERR_DRIVE_NO_SPACE;
+        int err = waitq_wait(&h->settled, DEADLINE_NEVER);
+        if (err == 0)
+            err = session_check(h, s);
+        if (err != 0)
+            return err;
+        slab = slab_choose(h);
+    }
+    if (h->needs_prepare &&
+        (h->slabs[slab].entry.flags & (DRIVE_SLAB_PREPARED | DRIVE_SLAB_UNDISCARDED)) == 0) {
+        h->prepare_ahead = MIN(h->prepare_ahead * 2, 64u); /* the writers are faster than the worker */
+        int err = home_slab_prepare(h, slab);
+        if (err == 0)
+            err = session_check(h, s);
+        if (err != 0)
+            return err;
+    }
+    *ret_slab = slab;
+    return 0;
+}
+
 /* Under alloc_lock: finds or takes one, in memory. */
 static int slab_take_free(struct drive_home *h, const struct local_session *s, uint32_t group,
                           uint32_t member, uint32_t *ret_slab) may_yield
 {
-    if (home_state(h) != DRIVE_OK)
-        return ERR_DRIVE_GONE;
-    if (!session_current(s->volume, s->serial))
-        return ERR_DRIVE_FENCED;
+    int err = session_check(h, s);
+    if (err != 0)
+        return err;
     uint32_t slab = slab_find(h, &s->base, group, member);
     if (slab != UINT32_MAX) {
         *ret_slab = slab;
         return 0;
     }
-    slab = slab_choose(h);
-    if (slab == UINT32_MAX)
-        return ERR_DRIVE_NO_SPACE;
+    err = slab_get_ready(h, s, &slab);
+    if (err != 0)
+        return err;
     struct drive_slab_live *live = &h->slabs[slab];
-    if (h->needs_prepare && (live->entry.flags & (DRIVE_SLAB_PREPARED | DRIVE_SLAB_UNDISCARDED)) == 0) {
-        h->prepare_ahead = MIN(h->prepare_ahead * 2, 64u); /* the writers are faster than the worker */
-        int err = home_slab_prepare(h, slab);
-        if (err != 0)
-            return err;
-        if (!session_current(s->volume, s->serial))
-            return ERR_DRIVE_FENCED;
-    }
-    assert(live->entry.state == DRIVE_SLAB_FREE && !live->busy && h->slabs_free > 0);
+    assert(live->entry.state == DRIVE_SLAB_FREE && !live->busy);
+    assert(h->slabs_free > 0);
     live->entry = (struct drive_slab){.volume = s->base.volume,
                                       .epoch = s->base.epoch,
                                       .group = group,
@@ -159,10 +195,9 @@ int home_slab_alloc(struct drive_home *h, const struct local_session *s, uint32_
 int home_slab_revoke(struct drive_home *h, const struct local_session *s, uint32_t slab)
 {
     assert(reactor_current() == h->reactor);
-    if (home_state(h) != DRIVE_OK)
-        return ERR_DRIVE_GONE;
-    if (!session_current(s->volume, s->serial))
-        return ERR_DRIVE_FENCED;
+    int err = session_check(h, s);
+    if (err != 0)
+        return err;
     if (slab >= h->sb.layout.slabs_total || h->owner[slab] != s->volume->tag)
         return ERR_DRIVE_BAD_SLAB;
     assert(h->slabs[slab].entry.state == DRIVE_SLAB_ALLOCATED);
@@ -181,6 +216,7 @@ int home_slab_release(struct drive_home *h, uint32_t slab)
     live->busy = false;
     h->slabs_free++;
     waitq_wake_all(&h->work);
+    waitq_wake_all(&h->settled);
     return err;
 }
 

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a drive is refused for, what the message says, and which damage it survives. */
+#include "drive_test.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+static char why[256];
+
+static int try_open(const char *name, struct uuid pool, uint64_t min_generation) may_yield
+{
+    struct drive_home *h = NULL;
+    why[0] = '\0';
+    int err = drive_home_open(drive_test_path(name), pool, min_generation, &h, why, sizeof(why));
+    if (err == 0)
+        drive_home_close(h);
+    return err;
+}
+
+static int try_format(const char *name, uint64_t size, bool force) may_yield
+{
+    struct drive_format_options o = {
+        .path = drive_test_path(name), .pool_id = test_pool, .size_bytes = size, .force = force};
+    struct uuid id;
+    why[0] = '\0';
+    return drive_format(&o, &id, why, sizeof(why));
+}
+
+static bool says(const char *text)
+{
+    if (strstr(why, text) != NULL)
+        return true;
+    fprintf(stderr, "the message was: %s\n", why);
+    return false;
+}
+
+static void overwrite(const char *name, uint64_t offset, const void *bytes, size_t len)
+{
+    int fd = open(drive_test_path(name), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert(fd >= 0);
+    ssize_t n = pwrite(fd, bytes, len, (off_t)offset);
+    assert(n == (ssize_t)len);
+    close(fd);
+}
+
+static void refusals_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    const struct uuid foreign = {{9}}, none = {{0}};
+    CHECK_EQ(try_open("missing", test_pool, 0), ERR_DRIVE_GONE);
+    CHECK(says("reconnect"));
+
+    drive_test_format("d");
+    CHECK_EQ(try_open("d", foreign, 0), ERR_DRIVE_FOREIGN);
+    CHECK(says("belongs to pool 706f6f6c-"));
+    CHECK_EQ(try_open("d", none, 0), 0);
+
+    struct drive_home *h = drive_test_open("d");
+    uint64_t generation = drive_home_generation(h);
+    CHECK(generation > 1);
+    CHECK_EQ(try_open("d", test_pool, 0), ERR_DRIVE_IN_USE);
+    CHECK(says("in use"));
+    CHECK_EQ(try_format("d", 0, true), ERR_DRIVE_IN_USE);
+    drive_home_close(h);
+    CHECK_EQ(try_open("d", test_pool, generation), 0);
+    CHECK_EQ(try_open("d", test_pool, generation + 100), ERR_DRIVE_ROLLED_BACK);
+    CHECK(says("rolled back"));
+
+    CHECK_EQ(truncate(drive_test_path("d"), 63 * MIB), 0);
+    CHECK_EQ(try_open("d", test_pool, 0), ERR_DRIVE_SHRUNKEN);
+    CHECK(says("was cut"));
+    CHECK_EQ(truncate(drive_test_path("d"), 64 * MIB), 0);
+    CHECK_EQ(try_open("d", test_pool, 0), ERR_DRIVE_SHRUNKEN);
+    CHECK(says("cut and grown again"));
+    CHECK_EQ(truncate(drive_test_path("d"), 0), 0);
+    CHECK_EQ(try_open("d", test_pool, 0), ERR_DRIVE_SHRUNKEN);
+    CHECK_EQ(truncate(drive_test_path("d"), 64 * MIB), 0);
+    CHECK_EQ(try_open("d", test_pool, 0), ERR_DRIVE_NOT_FORMATTED);
+    CHECK(says("wiped"));
+    overwrite("d", 0, "XFSB", 4);
+    CHECK_EQ(try_open("d", test_pool, 0), ERR_DRIVE_FOREIGN);
+    CHECK(says("XFS"));
+}
+
+static void unfit_drives_are_refused_with_advice(void **state)
+{
+    (void)state;
+    drive_test_run(refusals_body, NULL);
+}
+
+static void format_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    CHECK_EQ(try_format("f", 0, false), ERR_SYS(ENOENT));
+    CHECK(says("give a size"));
+    CHECK_EQ(try_format("f", 10 * MIB, false), ERR_DRIVE_TOO_SMALL);
+    CHECK(says("at least 64 MiB"));
+    CHECK(access(drive_test_path("f"), F_OK) != 0); /* left nothing behind */
+    CHECK_EQ(try_format("f", 64 * MIB, false), 0);
+    CHECK_EQ(try_format("f", 0, false), ERR_DRIVE_FOREIGN);
+    CHECK(says("drive of this pool"));
+    CHECK_EQ(try_format("f", 0, true), 0);
+    CHECK_EQ(try_open("f", test_pool, 0), 0);
+
+    overwrite("ext", 1080, "\x53\xef", 2);
+    CHECK_EQ(truncate(drive_test_path("ext"), 100 * MIB), 0);
+    CHECK_EQ(try_format("ext", 0, false), ERR_DRIVE_FOREIGN);
+    CHECK(says("ext4"));
+    CHECK_EQ(try_format("ext", 0, true), 0);
+    CHECK_EQ(try_open("ext", test_pool, 0), 0);
+
+    overwrite("text", 0, "my thesis", 9);
+    CHECK_EQ(try_format("text", 64 * MIB, false), ERR_DRIVE_FOREIGN);
+    CHECK(says("other contents"));
+    struct stat st;
+    CHECK(stat(drive_test_path("text"), &st) == 0 && st.st_size == 9);
+    CHECK(try_format(".", 64 * MIB, false) < 0);
+    CHECK(says("folder"));
+}
+
+static void format_refuses_what_is_not_empty_unless_forced(void **state)
+{
+    (void)state;
+    drive_test_run(format_body, NULL);
+}
+
+static void size_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    /* A size that is no multiple of anything, and a device that grew later. */
+    CHECK_EQ(try_format("odd", 100 * MIB + 12345, false), 0);
+    CHECK_EQ(try_open("odd", test_pool, 0), 0);
+    CHECK_EQ(truncate(drive_test_path("odd"), 200 * MIB), 0);
+    CHECK_EQ(try_open("odd", test_pool, 0), 0);
+}
+
+static void drive_on_a_device_that_grew_still_opens(void **state)
+{
+    (void)state;
+    drive_test_run(size_body, NULL);
+}
+
+/* ---- Damage ---- */
+
+static const uint32_t slabs_written = 200;
+
+static void fill(const char *name) may_yield
+{
+    drive_test_format(name);
+    struct drive_home *h = drive_test_open(name);
+    struct drive *d = NULL;
+    struct drive_session *s = NULL;
+    CHECK_EQ(drive_attach(h, &d), 0);
+    CHECK_EQ(drive_session_open(d, drive_test_volume(1), 7, 1, &s), 0);
+    uint32_t slab;
+    for (uint32_t i = 0; i < slabs_written; i++)
+        CHECK_EQ(drive_slab_alloc(s, i, 0, &slab), 0);
+    drive_session_close(s);
+    drive_detach(d);
+    drive_home_close(h);
+}
+
+/* The drive knows all that it was told. */
+static void check_filled(const char *name) may_yield
+{
+    struct drive_home *h = drive_test_open(name);
+    if (h == NULL)
+        return;
+    struct drive *d = NULL;
+    struct drive_session *s = NULL;
+    struct slab_entry *list = NULL;
+    uint32_t count = 0;
+    CHECK_EQ(drive_attach(h, &d), 0);
+    CHECK_EQ(drive_slab_list(d, drive_test_volume(1), &list, &count), 0);
+    CHECK_EQ(count, slabs_written);
+    free(list);
+    CHECK_EQ(drive_session_open(d, drive_test_volume(1), 6, 1, &s), ERR_DRIVE_FENCED);
+    drive_detach(d);
+    drive_home_close(h);
+}
+
+/* Every block of each copy in turn; the next open repairs it, so the other copy may be hit then. */
+static void tables_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    fill("t");
+    struct drive_home *h = drive_test_open("t");
+    struct drive_layout l = h->sb.layout;
+    drive_home_close(h);
+    CHECK(l.table_blocks > 1 && l.fence_blocks > 1);
+    for (int copy = 0; copy < 2; copy++) {
+        for (uint32_t i = 0; i < l.table_blocks; i++) {
+            drive_test_damage("t", l.table_offset[copy] + (uint64_t)i * BLOCK_SIZE, 512); /* torn */
+            check_filled("t");
+        }
+        for (uint32_t i = 0; i < l.fence_blocks; i++) {
+            drive_test_damage("t", l.fence_offset[copy] + (uint64_t)i * BLOCK_SIZE + 3584, 512);
+            check_filled("t");
+        }
+        drive_test_damage("t", l.table_offset[copy], (uint64_t)l.table_blocks * BLOCK_SIZE);
+        drive_test_damage("t", l.fence_offset[copy], (uint64_t)l.fence_blocks * BLOCK_SIZE);
+        check_filled("t");
+    }
+    drive_test_damage("t", l.table_offset[0], BLOCK_SIZE);
+    drive_test_damage("t", l.table_offset[1], BLOCK_SIZE);
+    CHECK_EQ(try_open("t", test_pool, 0), ERR_DRIVE_DAMAGED);
+    CHECK(says("both copies"));
+}
+
+static void damaged_table_block_is_taken_from_the_other_copy(void **state)
+{
+    (void)state;
+    drive_test_run(tables_body, NULL);
+}
+
+static void superblock_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    fill("s");
+    drive_test_damage("s", 0, BLOCK_SIZE);
+    check_filled("s");
+    drive_test_damage("s", 64 * MIB - BLOCK_SIZE, 512);
+    check_filled("s");
+    drive_test_damage("s", 1024, 512);
+    check_filled("s");
+    drive_test_damage("s", 100, 1);
+    drive_test_damage("s", 64 * MIB - BLOCK_SIZE + 100, 1);
+    CHECK_EQ(try_open("s", test_pool, 0), ERR_DRIVE_DAMAGED);
+    CHECK(says("both superblocks"));
+}
+
+static void damaged_superblock_is_taken_from_the_other_end(void **state)
+{
+    (void)state;
+    drive_test_run(superblock_body, NULL);
+}
+
+/* A crash between the two copies: whichever write it was, the state is the one before or the one after, and
+ * what was answered before is there. */
+static uint32_t crash_after;
+static bool crashed;
+
+static void sweep_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    drive_test_format("w");
+    struct drive_home *h = drive_test_open("w");
+    struct drive *d = NULL;
+    struct drive_session *s = NULL;
+    CHECK_EQ(drive_attach(h, &d), 0);
+    faults.fail_op = FILE_WRITE;
+    faults.fail = ERR_SYS(EIO);
+    faults.fail_after = crash_after;
+    int opened = drive_session_open(d, drive_test_volume(1), 3, 1, &s);
+    uint32_t slab[4], got = 0;
+    while (opened == 0 && got < ARRAY_SIZE(slab) && drive_slab_alloc(s, got, 0, &slab[got]) == 0)
+        got++;
+    int freed = opened == 0 && got == ARRAY_SIZE(slab) ? drive_slab_free(s, slab[0]) : ERR_DRIVE_GONE;
+    crashed = drive_get_state(d) != DRIVE_OK || freed != 0;
+    faults.fail = 0;
+    if (s != NULL)
+        drive_session_close(s);
+    drive_detach(d);
+    drive_home_close(h);
+
+    h = drive_test_open("w");
+    CHECK_EQ(drive_attach(h, &d), 0);
+    struct slab_entry *list;
+    uint32_t count = 0;
+    CHECK_EQ(drive_slab_list(d, drive_test_volume(1), &list, &count), 0);
+    CHECK(count >= (freed == 0 ? got - 1 : got == ARRAY_SIZE(slab) ? got - 1 : got));
+    CHECK(count <= got + 1);
+    free(list);
+    s = NULL;
+    if (opened == 0)
+        CHECK_EQ(drive_session_open(d, drive_test_volume(1), 2, 1, &s), ERR_DRIVE_FENCED);
+    CHECK_EQ(drive_session_open(d, drive_test_volume(1), 3, 1, &s), 0);
+    uint32_t again;
+    for (uint32_t i = freed == 0 ? 1 : 0; i < got; i++) {
+        CHECK_EQ(drive_slab_alloc(s, i, 0, &again), 0);
+        CHECK(again == slab[i] || (i == 0 && got == ARRAY_SIZE(slab)));
+    }
+    if (s != NULL)
+        drive_session_close(s);
+    drive_detach(d);
+    drive_home_close(h);
+    CHECK_EQ(unlink(drive_test_path("w")), 0);
+}
+
+static void failed_write_at_any_point_loses_nothing_that_was_answered(void **state)
+{
+    (void)state;
+    crashed = true;
+    for (crash_after = 0; crashed && crash_after < 100; crash_after++)
+        drive_test_run(sweep_body, NULL);
+    assert_in_range(crash_after, 10, 99); /* it was a sweep, and it got through */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unfit_drives_are_refused_with_advice),
+        cmocka_unit_test(format_refuses_what_is_not_empty_unless_forced),
+        cmocka_unit_test(drive_on_a_device_that_grew_still_opens),
+        cmocka_unit_test(damaged_table_block_is_taken_from_the_other_copy),
+        cmocka_unit_test(damaged_superblock_is_taken_from_the_other_end),
+        cmocka_unit_test(failed_write_at_any_point_loses_nothing_that_was_answered),
+    };
+    return cmocka_run_group_tests_name("drive-open", tests, drive_test_setup, drive_test_teardown);
+}
