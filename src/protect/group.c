@@ -121,10 +121,6 @@ static may_yield int drive_session_start(struct group_drive *d)
     d->failed = false;
     d->written = d->durable = d->flush_wanted = 0;
     d->mean_ns = d->high_ns = 0;
-    free(d->leftovers);
-    d->leftovers = NULL;
-    d->leftover_count = 0;
-    d->leftovers_known = false;
     return 0;
 }
 
@@ -139,6 +135,10 @@ static may_yield void drive_session_end(struct group_drive *d)
         drive_session_close(d->session);
     d->session = NULL;
     d->drive = NULL;
+    free(d->leftovers);
+    d->leftovers = NULL;
+    d->leftover_count = 0;
+    d->leftovers_known = false;
 }
 
 int group_drive_open(struct group_set *s, struct uuid id, struct group_drive **ret_drive)
@@ -181,6 +181,9 @@ int group_drive_reopen(struct group_set *s, struct group_drive *d)
 void group_drive_make_stale(struct group_set *s, struct group_drive *d, uint64_t txg)
 {
     assert(d->set == s);
+    /* The states tell who else has the writes that this drive lost; after this they do not any more. */
+    if (group_drive_lost_writes(d) && group_set_judge_loss(s) != 0)
+        s->flush_lost = true;
     for (uint32_t i = 0; i < s->entry_count; i++) {
         struct group_entry *e = s->entries[i];
         for (uint32_t m = 0; m < e->group.member_count; m++) {

@@ -79,7 +79,8 @@ bool group_drive_usable(const struct group_drive *d);
 uint64_t group_drive_incarnation(const struct group_drive *d);
 struct drive_session *group_drive_session(const struct group_drive *d);
 /* The volume has recorded the drive as stale: marks all its members of all groups (system groups too) stale
- * since txg; results no longer mention it. */
+ * since txg; results no longer mention it. If writes that were not flushed had their last copy there, the
+ * next flush fails. */
 void group_drive_make_stale(struct group_set *s, struct group_drive *d, uint64_t txg);
 /* After the drive came back, or was found again: a new session. Members stay stale until they are levelled.
  */

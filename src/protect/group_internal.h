@@ -75,6 +75,7 @@ struct group_set {
     struct list drives; /* struct group_drive */
     struct fiber *watcher;
     uint64_t write_sequence; /* numbers the writes that completed without dsync */
+    bool flush_lost;         /* unflushed writes were lost with their last copy: the next flush says so */
 
     /* Groups by ascending id; ids beside the pointers so that a search touches little memory. */
     uint32_t *ids;
@@ -132,6 +133,10 @@ void group_member_assign(struct group_entry *e, uint32_t member, const struct gr
 
 void group_write_deferred(struct timer *t);
 void group_drive_flush_init(struct group_drive *d);
+/* Some writes of this drive completed, no flush has made them durable, and now none can. */
+bool group_drive_lost_writes(const struct group_drive *d);
+/* Has every group with a drive that lost writes another current copy? Else ERR_GROUP_DEGRADED_BELOW. */
+int group_set_judge_loss(const struct group_set *s) MUST_CHECK;
 
 /* ---- read.c ---- */
 

@@ -199,14 +199,12 @@ void group_drive_flush_init(struct group_drive *d)
     d->flush_io = (struct drive_io){.op = DRIVE_FLUSH, .done = flush_io_done, .ctx = d};
 }
 
-/* Completed writes of this drive that no flush has made durable, and now none can. */
-static bool drive_lost_writes(const struct group_drive *d)
+bool group_drive_lost_writes(const struct group_drive *d)
 {
     return d->failed && d->durable < d->written;
 }
 
-/* After a drive lost writes: has every group that it served another current copy, all of it durable? */
-static int flush_judge(const struct group_set *s)
+int group_set_judge_loss(const struct group_set *s)
 {
     for (uint32_t i = 0; i < s->entry_count; i++) {
         const struct group *g = &s->entries[i]->group;
@@ -215,7 +213,7 @@ static int flush_judge(const struct group_set *s)
             const struct group_member *member = &g->members[m];
             if (member->state != MEMBER_CURRENT)
                 continue;
-            lost |= drive_lost_writes(member->drive);
+            lost |= group_drive_lost_writes(member->drive);
             kept |= group_drive_usable(member->drive);
         }
         if (lost && !kept)
@@ -244,11 +242,14 @@ int group_set_flush(struct group_set *s, bool *ret_failed)
         }
         if (flush_is_due(d, target))
             group_drive_fail(d); /* it went away without an answer to anything */
-        lost |= drive_lost_writes(d);
+        lost |= group_drive_lost_writes(d);
         failed |= d->failed && d->live > 0;
     }
     fiber_unshield();
-    int err = lost ? flush_judge(s) : 0;
+    int err = lost ? group_set_judge_loss(s) : 0;
+    if (s->flush_lost)
+        err = ERR_GROUP_DEGRADED_BELOW;
+    s->flush_lost = false;
     *ret_failed = failed;
     return err;
 }

@@ -129,8 +129,8 @@ void fake_drive_release(struct fake_drive *f)
 
 /* ---- Sessions ---- */
 
-static int fake_session_open(struct drive *d, struct uuid volume, uint64_t epoch, uint64_t generation,
-                             struct drive_session **ret)
+static may_yield int fake_session_open(struct drive *d, struct uuid volume, uint64_t epoch,
+                                       uint64_t generation, struct drive_session **ret)
 {
     struct fake_drive *f = fake_of(d);
     fiber_yield();
@@ -159,7 +159,7 @@ static void fake_session_close(struct drive_session *s)
     free(s);
 }
 
-static int fake_session_renew(struct drive_session *s)
+static may_yield int fake_session_renew(struct drive_session *s)
 {
     struct fake_drive *f = fake_of(s->drive);
     uint64_t asked = reactor_now_ns();
@@ -175,7 +175,8 @@ static int fake_session_renew(struct drive_session *s)
 
 /* ---- Slabs ---- */
 
-static int fake_slab_alloc(struct drive_session *s, uint32_t group, uint32_t member, uint32_t *ret_slab)
+static may_yield int fake_slab_alloc(struct drive_session *s, uint32_t group, uint32_t member,
+                                     uint32_t *ret_slab)
 {
     struct fake_drive *f = fake_of(s->drive);
     fiber_yield();
@@ -213,7 +214,7 @@ static void fake_slab_drop(struct fake_slab *slab)
     *slab = (struct fake_slab){0};
 }
 
-static int fake_slab_free(struct drive_session *s, uint32_t slab)
+static may_yield int fake_slab_free(struct drive_session *s, uint32_t slab)
 {
     struct fake_drive *f = fake_of(s->drive);
     fiber_yield();

@@ -47,7 +47,7 @@ void fixture_reopen(struct fixture *f)
     fixture_open(f);
 }
 
-static void fixture_body(void *arg)
+static may_yield void fixture_body(void *arg)
 {
     struct fixture_run *run = arg;
     struct fixture *f = &run->f;

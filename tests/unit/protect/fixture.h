@@ -28,7 +28,7 @@ struct fixture {
  * CHECK held. */
 void fixture_run(uint32_t drives, uint32_t slabs, void (*body)(struct fixture *f));
 /* The set as a restarted process has it. */
-void fixture_reopen(struct fixture *f);
+void fixture_reopen(struct fixture *f) may_yield;
 
 /* Notes and prints the first failure. */
 void check_note(bool ok, const char *file, int line, const char *what, long long a, long long b);
@@ -44,12 +44,13 @@ void fill_block(uint8_t *to, uint32_t block, uint32_t version);
 /* Pages filled with blocks first.. of a version, and their checksums. */
 struct page *fill_pages(uint32_t first, uint32_t count, uint32_t version, uint32_t *ret_sums);
 struct fake_drive *fixture_member(struct fixture *f, const struct group *g, uint32_t member);
-struct group *fixture_create(struct fixture *f, uint32_t id, uint32_t copies);
+struct group *fixture_create(struct fixture *f, uint32_t id, uint32_t copies) may_yield;
 /* Writes blocks first.. of a version and checks that every member took them. */
-void fixture_write(struct group *g, uint32_t first, uint32_t count, uint32_t version, uint32_t *ret_sums);
+void fixture_write(struct group *g, uint32_t first, uint32_t count, uint32_t version, uint32_t *ret_sums)
+    may_yield;
 void spoil(struct fixture *f, const struct group *g, uint32_t member, uint32_t block);
 /* True if the member's copy of a block is what fill_block() makes. */
 bool copy_is(struct fixture *f, const struct group *g, uint32_t member, uint32_t block, uint32_t version);
-void sleep_ms(uint64_t ms);
+void sleep_ms(uint64_t ms) may_yield;
 
 #endif

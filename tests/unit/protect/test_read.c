@@ -561,7 +561,7 @@ static struct {
     uint32_t returned, wrong;
 } readers;
 
-static void reader(void *arg)
+static may_yield void reader(void *arg)
 {
     uint32_t block = (uint32_t)(uintptr_t)arg;
     for (uint32_t i = 0; i < 20; i++) {

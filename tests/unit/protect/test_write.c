@@ -242,7 +242,7 @@ static struct {
     int errors;
 } flushers;
 
-static void flusher(void *arg)
+static may_yield void flusher(void *arg)
 {
     bool failed;
     flushers.errors += group_set_flush(flushers.s, &failed) != 0 || failed;
