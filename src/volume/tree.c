@@ -72,7 +72,8 @@ struct tree_node *tree_resident(struct tree *t, const struct disk_node_pointer *
     if (PREDICT_FALSE(!e || e->kind != CACHE_NODE))
         return NULL;
     struct tree_node *n = CONTAINER_OF(e, struct tree_node, entry);
-    return PREDICT_TRUE(n->birth == le64_get(p->birth_logical)) ? n : NULL;
+    /* From the bytes, which are needed next, not from n, whose second half is not. */
+    return PREDICT_TRUE(le64_get(node_header(n->data)->birth) == le64_get(p->birth_logical)) ? n : NULL;
 }
 
 bool tree_descend(struct tree *t, const struct tree_key *key, struct tree_place *ret,
@@ -86,7 +87,7 @@ bool tree_descend(struct tree *t, const struct tree_key *key, struct tree_place 
             *ret_miss = *p;
             return false;
         }
-        if (n->level == 0) {
+        if (node_header(n->data)->level == 0) {
             place.leaf = n;
             *ret = place;
             return true;
@@ -144,7 +145,8 @@ static inline struct tree_node *find_leaf(struct tree *t, const struct tree_key 
 
 int tree_get(struct tree *t, const struct tree_key *key, void *buf, uint32_t max, uint32_t *ret_len)
 {
-    struct tree_retry retry = {.err = 0};
+    struct tree_retry retry;
+    retry.err = 0;
     struct disk_node_pointer miss;
     while (!tree_is_empty(t)) {
         struct tree_node *leaf = find_leaf(t, key, &miss);
@@ -233,7 +235,8 @@ static int seek_resident(struct tree_cursor *c, struct tree *t, const struct tre
 
 int tree_seek(struct tree_cursor *c, struct tree *t, const struct tree_key *key, enum tree_seek how)
 {
-    struct tree_retry retry = {.err = 0};
+    struct tree_retry retry;
+    retry.err = 0;
     struct tree_key at = *key; /* may be the cursor's own */
     for (;;) {
         struct disk_node_pointer miss;

@@ -5,6 +5,8 @@
 
 #include "volume/tree.h"
 
+#include <stdalign.h>
+
 /* More levels than any tree gets: every level but the top one was full once. */
 #define TREE_LEVELS_MAX 12u
 #define NODE_SPACE      (NODE_SIZE - (uint32_t)sizeof(struct disk_node_header)) /* slots and items */
@@ -26,8 +28,10 @@ enum node_state {
 };
 
 struct tree_node {
-    struct cache_entry entry; /* first: the cache knows only this */
-    uint8_t *data;            /* NODE_SIZE bytes: entry.page's */
+    /* One line of the processor's cache: all that a descent reads. */
+    alignas(64) struct cache_entry entry; /* first: the cache knows only this */
+    uint8_t *data;                        /* NODE_SIZE bytes: entry.page's */
+
     uint64_t birth;
     uint8_t level;
     uint8_t state;
@@ -35,6 +39,7 @@ struct tree_node {
     struct tree_write write;
 };
 static_assert(offsetof(struct tree_node, entry) == 0, "the cache frees nodes by their entry");
+static_assert(offsetof(struct tree_node, birth) == 64, "a descent reads one line of a node");
 
 /* ---- tree_node.c: the bytes of one node; what is passed must have passed tree_node_check() ---- */
 
@@ -67,12 +72,21 @@ static inline struct disk_node_pointer *node_pointer(uint8_t *data, uint32_t i)
 {
     return (struct disk_node_pointer *)node_value(data, i);
 }
-/* a < b, without branches: the borrow of a multi-word subtraction. */
+/* a < b, without branches, which in a search nobody can predict: the borrow of a subtraction of long numbers.
+ */
+static inline uint64_t key_less_bit(uint64_t object, uint8_t type, uint64_t offset, const struct tree_key *b)
+{
+    uint64_t borrow = offset < b->offset;
+    borrow = (uint64_t)type < b->type + borrow;
+    uint64_t same = object == b->object;
+    borrow &= same;
+    /* Otherwise gcc makes branches of it again. */
+    __asm__("" : "+r"(borrow));
+    return borrow | (object < b->object);
+}
 static inline bool key_less(const struct tree_key *a, const struct tree_key *b)
 {
-    uint32_t borrow = a->offset < b->offset;
-    borrow = (uint32_t)a->type < (uint32_t)b->type + borrow;
-    return (a->object < b->object) | ((a->object == b->object) & borrow);
+    return key_less_bit(a->object, a->type, a->offset, b) != 0;
 }
 static inline bool key_equal(const struct tree_key *a, const struct tree_key *b)
 {

@@ -147,13 +147,21 @@ static bool pass_run(struct pass *p)
     const struct disk_slot *at = t->root.level > 0 ? node_slot(w.node[1]->data, w.slot[1]) : NULL;
     const struct disk_slot *right = level > 0 ? node_slot(w.node[level]->data, w.slot[level] + 1) : NULL;
     tree_hint_set(t, w.node[0], at, right);
-    if (node_lower_bound(w.node[0]->data, &p->first) == 0) {
+    struct tree_key least = node_key(w.node[0]->data, 0);
+    if (!key_less(&least, &p->first)) {
         struct walker back = w;
         level = walk_turn(t, &back, false);
         if (level > 0 && !walk_on(p, &back, level, false))
             return false;
     }
     return walk_range(p, &w);
+}
+
+/* How many new nodes splits can need, with so many inner nodes met. */
+static uint32_t split_need(const struct tree *t, uint32_t puts, uint32_t inner)
+{
+    uint32_t levels_above = (tree_is_empty(t) ? 0u : t->root.level) + 2u;
+    return puts + inner + levels_above * (puts / REFILL_INSERTIONS + 1);
 }
 
 /* How many new nodes the changes can need. */
@@ -167,17 +175,15 @@ static uint32_t pass_need(const struct pass *p, uint32_t puts)
     }
     if (puts == 0 || p->roomy)
         return need;
-    uint32_t levels_above = (tree_is_empty(t) ? 0u : t->root.level) + 2u;
-    return need + puts + inner + levels_above * (puts / REFILL_INSERTIONS + 1);
+    return need + split_need(t, puts, inner);
 }
 
-/* The common case: changes inside of one leaf that the open txg has already made, with room enough. Its path
- * is made too (S3), and no item beside the range is in another leaf. */
-static bool prepared_already(const struct tree *t, const struct tree_key *first, const struct tree_key *last,
-                             uint32_t room_wanted)
+/* The common case: changes inside of one leaf that the open txg has already made. Its path is made too (S3),
+ * and no item beside the range is in another leaf. */
+static bool prepared_already(const struct tree *t, const struct tree_key *first, const struct tree_key *last)
 {
     struct tree_node *leaf = tree_hint_find(t, first);
-    if (!leaf || leaf->state != NODE_OPEN || node_room(leaf->data) < room_wanted)
+    if (!leaf || leaf->state != NODE_OPEN)
         return false;
     struct tree_key least = node_key(leaf->data, 0),
                     greatest = node_key(leaf->data, node_count(leaf->data) - 1);
@@ -229,8 +235,10 @@ static void hold_pass(struct tree *t, struct tree_held *held)
 static int may_yield prepare_slow(struct pass *p, uint32_t puts)
 {
     struct tree *t = p->tree;
-    struct tree_held held = {.count = 0};
-    struct tree_retry retry = {.err = 0};
+    struct tree_held held;
+    held.count = 0;
+    struct tree_retry retry;
+    retry.err = 0;
     int err;
     do {
         if (!pass_run(p)) {
@@ -255,26 +263,18 @@ int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree
     uint32_t room_wanted;
     if (__builtin_mul_overflow(puts, ITEM_SPACE_MAX, &room_wanted))
         return ERR_INVALID;
-    if (prepared_already(t, first, last, room_wanted)) {
-        if (ret_last)
-            *ret_last = *last;
-        return 0;
+    struct pass p = {.tree = t, .first = *first, .last = *last, .room_wanted = room_wanted, .covered = *last};
+    int err = 1;
+    if (prepared_already(t, first, last)) {
+        uint32_t need = node_room(t->hint->data) >= room_wanted ? 0 : split_need(t, puts, t->root.level);
+        err = reserve(t, need);
+    } else if (pass_run(&p)) {
+        err = reserve(t, pass_need(&p, puts));
     }
-    struct pass p = {.tree = t, .first = *first, .last = *last, .room_wanted = room_wanted};
-    if (pass_run(&p)) {
-        uint32_t need = pass_need(&p, puts);
-        int err = reserve(t, need);
-        if (err < 0)
-            return err;
-        if (err > 0)
-            err = prepare_slow(&p, puts);
-        if (err)
-            return err;
-    } else {
-        int err = prepare_slow(&p, puts);
-        if (err)
-            return err;
-    }
+    if (err > 0)
+        err = prepare_slow(&p, puts);
+    if (err)
+        return err;
     if (!ret_last)
         return key_equal(&p.covered, last) ? 0 : ERR_INVALID;
     *ret_last = p.covered;

@@ -6,6 +6,7 @@
 #include "runtime/log.h"
 #include "runtime/world.h"
 
+#include <stdalign.h>
 #include <stdlib.h>
 
 /* How long a node waits for memory before the operation fails. */
@@ -31,11 +32,12 @@ void tree_held_release(struct tree *t, struct tree_held *h)
 
 static struct tree_node *node_of_page(struct page *page)
 {
-    struct tree_node *n = calloc(1, sizeof(*n));
+    struct tree_node *n = aligned_alloc(alignof(struct tree_node), sizeof(*n));
     if (!n) {
         page_put(page, NODE_BLOCKS);
         return NULL;
     }
+    memset(n, 0, sizeof(*n));
     n->entry.page = page;
     n->entry.pages = NODE_BLOCKS;
     n->data = page->data;
