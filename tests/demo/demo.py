@@ -241,7 +241,7 @@ class Demo:
         self.report.step('Scrub')
         for name in VOLUMES:
             started = time.monotonic()
-            self.node.ashlar('scrub', name, '--wait', timeout=600)
+            self.node.ashlar('scrub', name, timeout=600)
             job = self.node.volume(name)['scrub']
             self.report.say('%-9s: %d bad copies found, %d repaired, %d blocks lost, in %.1f s' % (
                 name, job['bad_copies'], job['repaired_copies'], job['lost_blocks'], time.monotonic() - started))
@@ -294,7 +294,7 @@ class Demo:
             self.node.ashlar('drive', 'replace', path, path + '.new', '--yes')
         started = time.monotonic()
         for name in names:
-            self.node.ashlar('repair', name, '--wait', timeout=600)
+            self.node.ashlar('repair', name, timeout=600)
         self.report.say('replaced and repaired in %.1f s' % (time.monotonic() - started))
         for name in names:
             self.report.holds(self.node.volume(name)['healthy'], '%s is healthy again' % name)

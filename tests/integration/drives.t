@@ -27,7 +27,7 @@ is_not_in_use() { [ "$(state_of "$victim")" != "$(json 'd[0]["state"]' <<<"$list
 ok 'drive list shows that it is gone' wait_for 30 is_not_in_use
 
 ok 'a new drive takes its place' ashlar drive replace "$victim" "$NODE_DIR/new-drive" --yes
-ok 'repair ends well' ashlar repair v --wait
+ok 'repair ends well' ashlar repair v
 is "$(ashlar volume show v --json | json 'd["healthy"]')" true 'the volume is healthy'
 stop_node
 ok 'ashlar check is clean' ashlar check "$NODE_DIR"
@@ -42,9 +42,9 @@ ok 'and right' cmp "$TEST_TMP/image" "$TEST_TMP/back"
 stop_node
 mv "$first.away" "$first"
 ok 'the node starts with the drive back' start_node
-ok 'it catches up' ashlar repair v --wait
+ok 'it catches up' ashlar repair v
 is "$(ashlar volume show v --json | json 'd["healthy"]')" true 'and the volume is healthy'
-ok 'scrub finds nothing wrong' ashlar scrub v --wait
+ok 'scrub finds nothing wrong' ashlar scrub v
 is "$(ashlar volume show v --json | json 'd["scrub"]["bad_copies"]')" 0 'no bad copy at all'
 stop_node
 ok 'ashlar check is clean at the end' ashlar check "$NODE_DIR"
