@@ -69,7 +69,8 @@
     X(UNALIGNED, EINVAL, "not aligned to the block size")                                         \
     X(PROTOCOL, EPROTO, "the peer broke the protocol")                                            \
     X(DENIED, EPERM, "not allowed by the access list")                                            \
-    X(UNSUPPORTED, EOPNOTSUPP, "not supported")
+    X(UNSUPPORTED, EOPNOTSUPP, "not supported")                                                   \
+    X(TOO_MANY_CLIENTS, EAGAIN, "too many clients are connected")
 
 enum error_code {
     ERROR_NONE = 0,
