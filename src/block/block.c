@@ -168,8 +168,7 @@ static bool range_must_wait(const struct block_device *d, const struct block_ran
 {
     if (d->merges == 0)
         return false;
-    LIST_FOREACH(&d->ranges, l)
-    {
+    LIST_FOREACH (&d->ranges, l) {
         const struct block_range *o = CONTAINER_OF(l, struct block_range, link);
         if (o == r)
             return false;
@@ -191,8 +190,8 @@ static void range_leave(struct block_device *d, struct block_range *r)
         waitq_wake_all(&d->ranges_changed);
 }
 
-MUST_CHECK static int range_enter(struct block_device *d, struct block_range *r, uint64_t first, uint64_t blocks,
-                       bool merge) may_yield
+MUST_CHECK static int range_enter(struct block_device *d, struct block_range *r, uint64_t first,
+                                  uint64_t blocks, bool merge) may_yield
 {
     assert(blocks > 0);
     r->first = first;
@@ -287,8 +286,8 @@ MUST_CHECK static int merge_bytes(struct block_device *d, uint64_t block, uint32
 }
 
 /* The range of blocks is entered as a merge: nobody else changes them (B1). */
-MUST_CHECK static int merge_edges(struct block_device *d, uint64_t offset, uint32_t len, const struct page_vec *data)
-    may_yield
+MUST_CHECK static int merge_edges(struct block_device *d, uint64_t offset, uint32_t len,
+                                  const struct page_vec *data) may_yield
 {
     uint32_t head = (uint32_t)(offset % BLOCK_SIZE), tail = (uint32_t)((offset + len) % BLOCK_SIZE);
     int err = 0;
@@ -299,13 +298,14 @@ MUST_CHECK static int merge_edges(struct block_device *d, uint64_t offset, uint3
     if (err == 0 && tail != 0) {
         const struct page_run *last = &data->runs[data->run_count - 1];
         assert(last->page != NULL);
-        err = merge_bytes(d, (offset + len) / BLOCK_SIZE, tail, BLOCK_SIZE, page_at(last->page, last->count - 1));
+        err = merge_bytes(d, (offset + len) / BLOCK_SIZE, tail, BLOCK_SIZE,
+                          page_at(last->page, last->count - 1));
     }
     return err;
 }
 
-MUST_CHECK static int write_piece(struct block_device *d, uint64_t offset, uint32_t len, const struct page_vec *data,
-                       uint32_t flags) may_yield
+MUST_CHECK static int write_piece(struct block_device *d, uint64_t offset, uint32_t len,
+                                  const struct page_vec *data, uint32_t flags) may_yield
 {
     bool merge = (offset | (offset + len)) % BLOCK_SIZE != 0;
     struct block_range range;
@@ -335,8 +335,8 @@ int block_write(struct block_device *d, uint64_t offset, uint32_t len, const str
 }
 
 /* Whole blocks. */
-MUST_CHECK static int clear_blocks(struct block_device *d, uint64_t first, uint64_t blocks, bool trim, uint32_t flags)
-    may_yield
+MUST_CHECK static int clear_blocks(struct block_device *d, uint64_t first, uint64_t blocks, bool trim,
+                                   uint32_t flags) may_yield
 {
     struct block_range range;
     int err = range_enter(d, &range, first, blocks, false);
@@ -350,7 +350,8 @@ MUST_CHECK static int clear_blocks(struct block_device *d, uint64_t first, uint6
 }
 
 /* A part of one block. */
-MUST_CHECK static int zero_part(struct block_device *d, uint64_t offset, uint32_t len, uint32_t flags) may_yield
+MUST_CHECK static int zero_part(struct block_device *d, uint64_t offset, uint32_t len, uint32_t flags)
+    may_yield
 {
     assert(len > 0 && block_span(offset, len) == 1);
     struct page *page;
@@ -378,7 +379,8 @@ int block_trim(struct block_device *d, uint64_t offset, uint64_t len, uint32_t f
     return gate_leave(d, BLOCK_OP_TRIM, began, len, err);
 }
 
-MUST_CHECK static int zero_range(struct block_device *d, uint64_t offset, uint64_t len, uint32_t flags) may_yield
+MUST_CHECK static int zero_range(struct block_device *d, uint64_t offset, uint64_t len, uint32_t flags)
+    may_yield
 {
     uint64_t stop = offset + len;
     uint64_t first = DIV_ROUND_UP(offset, BLOCK_SIZE), end = stop / BLOCK_SIZE;

@@ -97,7 +97,15 @@ int block_write_bytes(struct block_device *d, uint64_t offset, const void *buf, 
 
 /* ---- Statistics: the gate where latencies of block clients are measured ---- */
 
-enum block_op { BLOCK_OP_READ, BLOCK_OP_WRITE, BLOCK_OP_TRIM, BLOCK_OP_ZERO, BLOCK_OP_FLUSH, BLOCK_OP_MAP, BLOCK_OP_COUNT };
+enum block_op {
+    BLOCK_OP_READ,
+    BLOCK_OP_WRITE,
+    BLOCK_OP_TRIM,
+    BLOCK_OP_ZERO,
+    BLOCK_OP_FLUSH,
+    BLOCK_OP_MAP,
+    BLOCK_OP_COUNT
+};
 struct block_op_stats {
     uint64_t ops; /* finished, also in error; a piece is an operation */
     uint64_t errors;

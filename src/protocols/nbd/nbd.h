@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NBD: serves block devices to Linux, qemu and libnbd clients. One server has several listeners and a registry
- * of exports, which may be added and removed while it runs.
+ * NBD: serves block devices to Linux, qemu and libnbd clients. One server has several listeners and a
+ * registry of exports, which may be added and removed while it runs.
  *
  * Everything here is called on the reactor on which the server was started ("home"). Connections greet there
  * and move to the reactor of their export's device before they carry data.
@@ -12,13 +12,13 @@
 #include "block/block.h"
 #include "runtime/reactor.h"
 
-#define NBD_EXPORT_NAME_MAX 255u
-#define NBD_DESCRIPTION_MAX 255u
-#define NBD_REQUEST_MAX     ((uint32_t)(32 * MIB)) /* bytes of one read or write */
-#define NBD_CONTEXT_ALLOCATION 1u                  /* our number of base:allocation */
+#define NBD_EXPORT_NAME_MAX    255u
+#define NBD_DESCRIPTION_MAX    255u
+#define NBD_REQUEST_MAX        ((uint32_t)(32 * MIB)) /* bytes of one read or write */
+#define NBD_CONTEXT_ALLOCATION 1u                     /* our number of base:allocation */
 
 struct nbd_server;
-struct tls_server; /* runtime/tls.h */
+struct tls_context; /* runtime/tls.h */
 
 enum nbd_tls_mode {
     NBD_TLS_NONE,
@@ -26,17 +26,17 @@ enum nbd_tls_mode {
     NBD_TLS_REQUIRED, /* a client sees nothing without it */
 };
 
-struct nbd_limits { /* 0: the default */
-    uint32_t connections;         /* in the transmission phase; 1024 */
-    uint32_t handshakes;          /* before it; a newcomer beyond them ends the oldest; 128 */
-    uint64_t handshake_ns;        /* time for it; 10 s */
-    uint32_t requests;            /* under way per connection; 256 */
-    uint64_t connection_bytes;    /* payload under way per connection, replies that it did not read yet
-                                     included; 16 MiB (but one request is always admitted) */
-    uint64_t reactor_bytes;       /* the same, of all connections of a reactor; 64 MiB, at least 40 MiB. When
-                                     it is used up, clients that have not moved a byte for stall_ns go */
-    uint64_t stall_ns;            /* 10 s */
-    uint64_t drain_ns;            /* how long a removed export waits for its clients' replies; 5 s */
+struct nbd_limits {            /* 0: the default */
+    uint32_t connections;      /* in the transmission phase; 1024 */
+    uint32_t handshakes;       /* before it; a newcomer beyond them ends the oldest; 128 */
+    uint64_t handshake_ns;     /* time for it; 10 s */
+    uint32_t requests;         /* under way per connection; 256 */
+    uint64_t connection_bytes; /* payload under way per connection, replies that it did not read yet
+                                  included; 16 MiB (but one request is always admitted) */
+    uint64_t reactor_bytes;    /* the same, of all connections of a reactor; 64 MiB, at least 40 MiB. When
+                                  it is used up, clients that have not moved a byte for stall_ns go */
+    uint64_t stall_ns;         /* 10 s */
+    uint64_t drain_ns;         /* how long a removed export waits for its clients' replies; 5 s */
 };
 
 struct nbd_server_options {
@@ -52,7 +52,7 @@ void nbd_server_stop(struct nbd_server *s) may_yield;
 struct nbd_listen_options {
     const char *address; /* as for listener_open() */
     enum nbd_tls_mode tls;
-    struct tls_server *tls_server; /* borrowed until the server has stopped; NULL for NBD_TLS_NONE */
+    struct tls_context *tls_context; /* borrowed until the server has stopped; NULL for NBD_TLS_NONE */
 };
 /* Listens on one more address. */
 int nbd_server_listen(struct nbd_server *s, const struct nbd_listen_options *o) MUST_CHECK may_yield;
@@ -60,8 +60,8 @@ int nbd_server_listen(struct nbd_server *s, const struct nbd_listen_options *o) 
 const char *nbd_server_address(const struct nbd_server *s, uint32_t index);
 
 struct nbd_export_options {
-    const char *name;        /* 1..NBD_EXPORT_NAME_MAX bytes */
-    const char *description; /* NULL or text for people; cut at NBD_DESCRIPTION_MAX */
+    const char *name;            /* 1..NBD_EXPORT_NAME_MAX bytes */
+    const char *description;     /* NULL or text for people; cut at NBD_DESCRIPTION_MAX */
     struct block_device *device; /* borrowed until the export is removed */
     bool read_only;
     const char *allow; /* NULL or "": everybody; else networks, as "10.0.0.0/8, fd00::/8" */
@@ -75,7 +75,7 @@ int nbd_server_remove_export(struct nbd_server *s, const char *name) MUST_CHECK 
 struct nbd_export_status {
     char name[NBD_EXPORT_NAME_MAX + 1];
     uint32_t clients;
-    uint64_t requests, errors; /* answered, and answered with an error */
+    uint64_t requests, errors;    /* answered, and answered with an error */
     uint64_t bytes_in, bytes_out; /* on the wire, transmission phase */
 };
 /* ERR_NOT_FOUND. Figures of another reactor may be a moment old. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commands. Each function gets an admitted request, leads (see nbd_connection.c), gives the lead up before
- * it may wait for the volume, and ends the request with exactly one message marked as its last (or, when the
- * stream was lost, with nbd_connection_end_request()).
+ * The commands. Each function gets an admitted request, leads (see nbd_connection.c), gives the lead up
+ * before it may wait for the volume, and ends the request with exactly one message marked as its last (or,
+ * when the stream was lost, with nbd_connection_end_request()).
  *
  * Ranges longer than a piece (1 MiB) go piece by piece, some at a time:
  *  - a read with structured replies sends each piece as a chunk when it is there, in any order;
@@ -40,8 +40,8 @@ uint64_t nbd_command_cost(const struct nbd_request *q, const struct nbd_session 
 }
 
 /* Ends a request with a reply that has no payload, in m or in a fresh message (NULL). */
-static void answer(struct nbd_connection *c, const struct nbd_request *q, uint64_t reserved, uint32_t wire_error,
-                   const char *text, struct nbd_message *m)
+static void answer(struct nbd_connection *c, const struct nbd_request *q, uint64_t reserved,
+                   uint32_t wire_error, const char *text, struct nbd_message *m)
 {
     if (wire_error != 0)
         counter_add(&c->export->errors, 1);
@@ -253,7 +253,8 @@ static void write_run_fiber(void *arg) may_yield
 }
 
 /* Receives one piece and starts writing it. The last one is written on the spot, without the lead. */
-MUST_CHECK static int write_begin_piece(struct write_job *j, uint64_t offset, uint32_t len, bool last) may_yield
+MUST_CHECK static int write_begin_piece(struct write_job *j, uint64_t offset, uint32_t len, bool last)
+    may_yield
 {
     struct nbd_connection *c = j->connection;
     while (j->begun >= NBD_STREAM_BYTES / BLOCK_PIECE_MAX) {
@@ -368,8 +369,8 @@ static uint32_t status_flags(enum volume_map_kind kind)
 }
 
 /* Extents into m until the range ends or the message is full. */
-MUST_CHECK static int collect_status(struct nbd_connection *c, const struct nbd_request *q, struct nbd_message *m)
-    may_yield
+MUST_CHECK static int collect_status(struct nbd_connection *c, const struct nbd_request *q,
+                                     struct nbd_message *m) may_yield
 {
     struct block_extent extents[MAP_BATCH];
     uint64_t at = q->offset, end = q->offset + q->len;

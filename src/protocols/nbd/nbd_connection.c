@@ -33,11 +33,11 @@
 
 #include <stdlib.h>
 
-#define SEND_IOV       512u
-#define SEND_BYTES     (1 * MIB)
-#define ADMIT_POLL     (500 * NSEC_PER_MSEC)
-#define PAGES_TIMEOUT  (60 * NSEC_PER_SEC)
-#define PAGES_RETRY    (5 * NSEC_PER_MSEC)
+#define SEND_IOV      512u
+#define SEND_BYTES    (1 * MIB)
+#define ADMIT_POLL    (500 * NSEC_PER_MSEC)
+#define PAGES_TIMEOUT (60 * NSEC_PER_SEC)
+#define PAGES_RETRY   (5 * NSEC_PER_MSEC)
 
 static_assert(SEND_IOV >= NBD_MESSAGE_IOV, "each message fits into one vector");
 
@@ -226,8 +226,8 @@ static void buffer_grow(struct nbd_connection *c)
 }
 
 /* Receives into the vector, whose last element is the free part of the buffer. */
-MUST_CHECK static int receive(struct nbd_connection *c, const struct iovec *iov, uint32_t count, size_t *ret_len)
-    may_yield
+MUST_CHECK static int receive(struct nbd_connection *c, const struct iovec *iov, uint32_t count,
+                              size_t *ret_len) may_yield
 {
     size_t n;
     int err = stream_recvv(c->stream, iov, count, DEADLINE_NEVER, &n);
@@ -385,16 +385,16 @@ int nbd_connection_discard(struct nbd_connection *c, uint64_t len)
 static void evict_stalled(struct nbd_shard *s)
 {
     uint64_t now = reactor_now_ns(), limit = s->server->limits.stall_ns;
-    LIST_FOREACH_SAFE(&s->connections, l)
-    {
+    LIST_FOREACH_SAFE (&s->connections, l) {
         struct nbd_connection *c = CONTAINER_OF(l, struct nbd_connection, shard_link);
         uint64_t since = c->send_since_ns != 0 ? c->send_since_ns : c->receive_since_ns;
         if (since == 0 || now - since < limit || c->broken)
             continue;
         counter_add(&s->evicted, 1);
-        LOG_WARNING("nbd: client %s of %s disconnected: it has not moved for %llu s and holds memory that others "
-                    "wait for", stream_peer(c->stream), c->export->name,
-                    (unsigned long long)((now - since) / NSEC_PER_SEC));
+        LOG_WARNING(
+            "nbd: client %s of %s disconnected: it has not moved for %llu s and holds memory that others "
+            "wait for",
+            stream_peer(c->stream), c->export->name, (unsigned long long)((now - since) / NSEC_PER_SEC));
         nbd_connection_break(c);
     }
 }

@@ -13,8 +13,8 @@
 #define NBD_NAME_MAX        4096u
 
 enum { /* server's handshake flags, and the client's answer to them */
-    NBD_FLAG_FIXED_NEWSTYLE = 1 << 0,
-    NBD_FLAG_NO_ZEROES = 1 << 1,
+       NBD_FLAG_FIXED_NEWSTYLE = 1 << 0,
+       NBD_FLAG_NO_ZEROES = 1 << 1,
 };
 
 struct nbd_hello {
@@ -57,14 +57,14 @@ enum nbd_reply_number {
     NBD_REP_INFO = 3,
     NBD_REP_META_CONTEXT = 4,
 };
-#define NBD_REP_ERR(n)        (UINT32_C(0x80000000) + (n))
-#define NBD_REP_ERR_UNSUP     NBD_REP_ERR(1)
-#define NBD_REP_ERR_POLICY    NBD_REP_ERR(2)
-#define NBD_REP_ERR_INVALID   NBD_REP_ERR(3)
-#define NBD_REP_ERR_TLS_REQD  NBD_REP_ERR(5)
-#define NBD_REP_ERR_UNKNOWN   NBD_REP_ERR(6)
-#define NBD_REP_ERR_SHUTDOWN  NBD_REP_ERR(7)
-#define NBD_REP_ERR_TOO_BIG   NBD_REP_ERR(9)
+#define NBD_REP_ERR(n)       (UINT32_C(0x80000000) + (n))
+#define NBD_REP_ERR_UNSUP    NBD_REP_ERR(1)
+#define NBD_REP_ERR_POLICY   NBD_REP_ERR(2)
+#define NBD_REP_ERR_INVALID  NBD_REP_ERR(3)
+#define NBD_REP_ERR_TLS_REQD NBD_REP_ERR(5)
+#define NBD_REP_ERR_UNKNOWN  NBD_REP_ERR(6)
+#define NBD_REP_ERR_SHUTDOWN NBD_REP_ERR(7)
+#define NBD_REP_ERR_TOO_BIG  NBD_REP_ERR(9)
 
 enum nbd_info_number {
     NBD_INFO_EXPORT = 0,
@@ -198,19 +198,19 @@ enum nbd_chunk_type {
 enum { NBD_REPLY_FLAG_DONE = 1 << 0 };
 
 enum { /* of base:allocation */
-    NBD_STATE_HOLE = 1 << 0,
-    NBD_STATE_ZERO = 1 << 1,
+       NBD_STATE_HOLE = 1 << 0,
+       NBD_STATE_ZERO = 1 << 1,
 };
 
 enum nbd_error { /* errno values that the protocol knows, by its own numbers */
-    NBD_EPERM = 1,
-    NBD_EIO = 5,
-    NBD_ENOMEM = 12,
-    NBD_EINVAL = 22,
-    NBD_ENOSPC = 28,
-    NBD_EOVERFLOW = 75,
-    NBD_ENOTSUP = 95,
-    NBD_ESHUTDOWN = 108,
+                 NBD_EPERM = 1,
+                 NBD_EIO = 5,
+                 NBD_ENOMEM = 12,
+                 NBD_EINVAL = 22,
+                 NBD_ENOSPC = 28,
+                 NBD_EOVERFLOW = 75,
+                 NBD_ENOTSUP = 95,
+                 NBD_ESHUTDOWN = 108,
 };
 
 #endif

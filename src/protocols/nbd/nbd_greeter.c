@@ -7,6 +7,7 @@
 #include "protocols/nbd/nbd_server_internal.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "runtime/tls.h"
 
 #include <stdlib.h>
 
@@ -21,7 +22,7 @@ struct greeter {
     struct list link;
     struct nbd_server *server;
     enum nbd_tls_mode tls;
-    struct tls_server *tls_server;
+    struct tls_context *tls_context;
     struct stream *stream;
     uint64_t deadline_ns;
     struct nbd_handshake handshake;
@@ -45,7 +46,7 @@ static struct nbd_export *find(const struct greeter *g, const char *name, size_t
         return visible(g, e) ? e : NULL;
     if (len > 0)
         return NULL;
-    LIST_FOREACH(&g->server->exports, l) /* the default export: the only one there is */
+    LIST_FOREACH (&g->server->exports, l) /* the default export: the only one there is */
     {
         struct nbd_export *o = CONTAINER_OF(l, struct nbd_export, link);
         if (!visible(g, o))
@@ -104,8 +105,7 @@ static int lookup(void *ctx, const char *name, size_t len, struct nbd_export_inf
 static int list(void *ctx, uint32_t index, struct nbd_export_info *ret)
 {
     struct greeter *g = ctx;
-    LIST_FOREACH(&g->server->exports, l)
-    {
+    LIST_FOREACH (&g->server->exports, l) {
         struct nbd_export *e = CONTAINER_OF(l, struct nbd_export, link);
         if (!visible(g, e) || index-- > 0)
             continue;
@@ -134,7 +134,8 @@ static int hand_over_there(void *arg) may_yield
     int err = stream != NULL ? 0 : stream_attach(h->handle, &stream);
     if (err != 0)
         return err;
-    err = nbd_connection_start(h->export->shard, h->export, &h->session, stream, h->leftover, h->leftover_len);
+    err =
+        nbd_connection_start(h->export->shard, h->export, &h->session, stream, h->leftover, h->leftover_len);
     if (err != 0) {
         fiber_shield();
         stream_close(stream);
@@ -226,7 +227,11 @@ MUST_CHECK static int greeter_start_tls(struct greeter *g) may_yield
 {
     if (g->start != g->end)
         return ERR_PROTOCOL; /* what came in the clear behind the request must not count as protected */
-    return ERR_UNSUPPORTED;
+    struct stream *protected;
+    int err = tls_accept(g->tls_context, g->stream, g->deadline_ns, &protected);
+    if (err == 0)
+        g->stream = protected;
+    return err;
 }
 
 MUST_CHECK static int greeter_talk(struct greeter *g) may_yield
@@ -290,8 +295,7 @@ static void greeter_run(void *arg) may_yield
 
 void nbd_greeter_evict_oldest(struct nbd_server *s)
 {
-    LIST_FOREACH_SAFE(&s->greeters, l)
-    {
+    LIST_FOREACH_SAFE (&s->greeters, l) {
         struct greeter *g = CONTAINER_OF(l, struct greeter, link);
         if (g->stream == NULL || g->deadline_ns == 0)
             continue; /* it is leaving already */
@@ -304,8 +308,7 @@ void nbd_greeter_evict_oldest(struct nbd_server *s)
 
 void nbd_greeter_shutdown_all(struct nbd_server *s)
 {
-    LIST_FOREACH_SAFE(&s->greeters, l)
-    {
+    LIST_FOREACH_SAFE (&s->greeters, l) {
         struct greeter *g = CONTAINER_OF(l, struct greeter, link);
         if (g->stream != NULL)
             stream_shutdown(g->stream);
@@ -324,7 +327,7 @@ static struct greeter *greeter_new(struct nbd_server *s, const struct nbd_listen
     g->buffer_pages = BUFFER_PAGES;
     g->server = s;
     g->tls = l->tls;
-    g->tls_server = l->tls_server;
+    g->tls_context = l->tls_context;
     g->stream = stream;
     g->deadline_ns = reactor_now_ns() + s->limits.handshake_ns;
     g->env = (struct nbd_handshake_env){.ctx = g, .lookup = lookup, .list = list};

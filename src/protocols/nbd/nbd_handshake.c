@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handshake's state machine; nbd_handshake.h has its picture. Nothing here is trusted: lengths are checked
- * against what is there before a byte is read, strings are never taken for terminated. */
+/* The handshake's state machine; nbd_handshake.h has its picture. Nothing here is trusted: lengths are
+ * checked against what is there before a byte is read, strings are never taken for terminated. */
 #include "protocols/nbd/nbd_handshake.h"
 #include "runtime/error.h"
 
@@ -250,8 +250,7 @@ static enum nbd_handshake_verdict option_info_go(struct nbd_handshake *hs, uint3
 static enum nbd_handshake_verdict option_structured(struct nbd_handshake *hs, struct option_data *d)
 {
     if (d->left != 0) {
-        reply_text(hs, NBD_OPT_STRUCTURED_REPLY, NBD_REP_ERR_INVALID,
-                   "NBD_OPT_STRUCTURED_REPLY has no data");
+        reply_text(hs, NBD_OPT_STRUCTURED_REPLY, NBD_REP_ERR_INVALID, "NBD_OPT_STRUCTURED_REPLY has no data");
         return NBD_HANDSHAKE_AGAIN;
     }
     hs->structured = true;

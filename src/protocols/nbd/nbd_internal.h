@@ -8,16 +8,16 @@
 #include "runtime/list.h"
 
 /* What a request costs in the accounts beside its payload: its message, a fiber's share. */
-#define NBD_REQUEST_COST   (12 * KIB)
-#define NBD_STREAM_BYTES   (8 * MIB) /* of a long request that goes piece by piece: as much at a time */
-#define NBD_STREAM_QUEUE   (4 * MIB) /* unsent bytes at which the next piece waits */
-#define NBD_PARALLEL       4u        /* pieces of one request */
-#define NBD_BULK           (16 * KIB) /* from here on a payload is worth receiving into its place */
-#define NBD_BULK_WINDOW    1024u     /* what is received beyond a bulk payload: some headers */
-#define NBD_BUFFER_PAGES   1u        /* of a connection that is quiet */
+#define NBD_REQUEST_COST     (12 * KIB)
+#define NBD_STREAM_BYTES     (8 * MIB)  /* of a long request that goes piece by piece: as much at a time */
+#define NBD_STREAM_QUEUE     (4 * MIB)  /* unsent bytes at which the next piece waits */
+#define NBD_PARALLEL         4u         /* pieces of one request */
+#define NBD_BULK             (16 * KIB) /* from here on a payload is worth receiving into its place */
+#define NBD_BULK_WINDOW      1024u      /* what is received beyond a bulk payload: some headers */
+#define NBD_BUFFER_PAGES     1u         /* of a connection that is quiet */
 #define NBD_BUFFER_PAGES_BIG 16u
-#define NBD_BUFFERS_BIG    256u      /* of them per shard */
-#define NBD_FREE_MESSAGES  256u
+#define NBD_BUFFERS_BIG      256u /* of them per shard */
+#define NBD_FREE_MESSAGES    256u
 
 /* All connections of one reactor. */
 struct nbd_shard {
@@ -89,7 +89,7 @@ struct nbd_connection {
     bool writing;
     uint32_t requests; /* admitted and not ended */
     uint64_t admitted_bytes;
-    struct waitq room; /* for any of these to fall */
+    struct waitq room;                        /* for any of these to fall */
     uint64_t send_since_ns, receive_since_ns; /* a send, a payload, that is not complete; 0: none */
 };
 
@@ -97,7 +97,8 @@ struct nbd_connection {
 
 /* Takes the stream over. leftover: bytes that came behind the handshake. In the shard's reactor. */
 int nbd_connection_start(struct nbd_shard *shard, struct nbd_export *e, const struct nbd_session *session,
-                         struct stream *stream, const void *leftover, size_t leftover_len) MUST_CHECK may_yield;
+                         struct stream *stream, const void *leftover, size_t leftover_len)
+    MUST_CHECK may_yield;
 /* Ends reading; what was read is finished and answered. */
 void nbd_connection_drain(struct nbd_connection *c);
 void nbd_connection_break(struct nbd_connection *c);
@@ -115,8 +116,8 @@ void nbd_connection_drop(struct nbd_connection *c, struct nbd_message *m);
 /* A request ended without a message. */
 void nbd_connection_end_request(struct nbd_connection *c, uint64_t reserved);
 
-/* Fills the vector's pages (fresh ones) with the payload that comes next on the stream. ERR_NO_MEMORY: nothing
- * was received. Anything else: the stream is lost. */
+/* Fills the vector's pages (fresh ones) with the payload that comes next on the stream. ERR_NO_MEMORY:
+ * nothing was received. Anything else: the stream is lost. */
 int nbd_connection_receive(struct nbd_connection *c, uint64_t offset, uint32_t len, struct page_vec *ret)
     MUST_CHECK may_yield;
 /* Reads len bytes of the stream away. */

@@ -129,7 +129,8 @@ static void *add_header(struct nbd_message *m, size_t len)
     return h;
 }
 
-static struct nbd_chunk_header chunk_header(const struct nbd_request *q, uint16_t type, uint32_t len, bool done)
+static struct nbd_chunk_header chunk_header(const struct nbd_request *q, uint16_t type, uint32_t len,
+                                            bool done)
 {
     struct nbd_chunk_header h = {be32_make(NBD_MAGIC_STRUCTURED), be16_make(done ? NBD_REPLY_FLAG_DONE : 0),
                                  be16_make(type), .len = be32_make(len)};
@@ -150,8 +151,7 @@ static void add_error_chunk(struct nbd_message *m, const struct nbd_request *q, 
 {
     size_t len = MIN(strlen(text), sizeof(m->text) - sizeof(struct nbd_error_chunk));
     struct nbd_error_chunk c = {
-        .header = chunk_header(q, NBD_REPLY_TYPE_ERROR,
-                               (uint32_t)(sizeof(c) - sizeof(c.header) + len), true),
+        .header = chunk_header(q, NBD_REPLY_TYPE_ERROR, (uint32_t)(sizeof(c) - sizeof(c.header) + len), true),
         .error = be32_make(wire_error),
         .text_len = be16_make((uint16_t)len),
     };
@@ -260,8 +260,8 @@ void nbd_message_read_chunks(struct nbd_message *m, const struct nbd_request *q,
         for (; w.left > 0 && !walk_at_hole(&w); walk_next(&w))
             add_run(m, &m->vec.runs[w.run], w.skip, walk_here(&w));
         uint32_t n = (uint32_t)(offset + (len - w.left) - at);
-        h->header = chunk_header(q, NBD_REPLY_TYPE_OFFSET_DATA, (uint32_t)sizeof(h->offset) + n,
-                                 done && w.left == 0);
+        h->header =
+            chunk_header(q, NBD_REPLY_TYPE_OFFSET_DATA, (uint32_t)sizeof(h->offset) + n, done && w.left == 0);
         h->offset = be64_make(at);
     }
 }

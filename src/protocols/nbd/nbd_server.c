@@ -3,16 +3,15 @@
  * Theory of the server
  *
  * Home is the reactor on which the server was started. The registry of exports lives there, listeners accept
- * there, and each new connection is greeted there (nbd_greeter.c) until it has chosen an export. Then it moves
- * to the shard of the export: the connections of the reactor that has the volume.
+ * there, and each new connection is greeted there (nbd_greeter.c) until it has chosen an export. Then it
+ * moves to the shard of the export: the connections of the reactor that has the volume.
  *
  *    listener -> greeter (home) --NBD_OPT_GO--> hand over -> connection (shard)
  *
  * Invariants
  *  N1  An export is freed only when nobody at home holds it (look-ups and hand-overs, which wait for other
- *      reactors) and no connection at its shard uses it. Who holds it has found it in the list; removing takes
- *      it off the list first.
- *  N2  A shard lives as long as the server.
+ *      reactors) and no connection at its shard uses it. Who holds it has found it in the list; removing
+ * takes it off the list first. N2  A shard lives as long as the server.
  */
 #include "protocols/nbd/nbd_server_internal.h"
 #include "runtime/error.h"
@@ -23,9 +22,9 @@
 #define REACTOR_BYTES_MIN (40 * MIB)
 #define ACCEPT_PAUSE      (20 * NSEC_PER_MSEC)
 
-#define DEFAULT(field, value)  \
-    do {                       \
-        if (l->field == 0)     \
+#define DEFAULT(field, value)   \
+    do {                        \
+        if (l->field == 0)      \
             l->field = (value); \
     } while (0)
 
@@ -85,13 +84,13 @@ static void listener_run(void *arg) may_yield
 int nbd_server_listen(struct nbd_server *s, const struct nbd_listen_options *o)
 {
     assert(reactor_current() == s->home && !s->stopping);
-    assert((o->tls == NBD_TLS_NONE) == (o->tls_server == NULL));
+    assert((o->tls == NBD_TLS_NONE) == (o->tls_context == NULL));
     struct nbd_listener *l = calloc(1, sizeof(*l));
     if (l == NULL)
         return ERR_NO_MEMORY;
     l->server = s;
     l->tls = o->tls;
-    l->tls_server = o->tls_server;
+    l->tls_context = o->tls_context;
     int err = listener_open(o->address, &l->listener);
     if (err != 0) {
         free(l);
@@ -109,8 +108,7 @@ int nbd_server_listen(struct nbd_server *s, const struct nbd_listen_options *o)
 
 const char *nbd_server_address(const struct nbd_server *s, uint32_t index)
 {
-    LIST_FOREACH(&s->listeners, l)
-    {
+    LIST_FOREACH (&s->listeners, l) {
         if (index-- == 0)
             return listener_address(CONTAINER_OF(l, struct nbd_listener, link)->listener);
     }
@@ -138,8 +136,7 @@ static void shard_free_messages(struct nbd_shard *shard)
 
 static int shard_get(struct nbd_server *s, struct reactor *r, struct nbd_shard **ret)
 {
-    LIST_FOREACH(&s->shards, l)
-    {
+    LIST_FOREACH (&s->shards, l) {
         struct nbd_shard *shard = CONTAINER_OF(l, struct nbd_shard, link);
         if (shard->reactor == r) {
             *ret = shard;
@@ -163,8 +160,7 @@ static int shard_get(struct nbd_server *s, struct reactor *r, struct nbd_shard *
 
 struct nbd_export *nbd_server_find(const struct nbd_server *s, const char *name, size_t len)
 {
-    LIST_FOREACH(&s->exports, l)
-    {
+    LIST_FOREACH (&s->exports, l) {
         struct nbd_export *e = CONTAINER_OF(l, struct nbd_export, link);
         if (strlen(e->name) == len && memcmp(e->name, name, len) == 0)
             return e;
@@ -221,13 +217,13 @@ static int export_drain(void *arg) may_yield
 {
     struct nbd_export *e = arg;
     uint64_t until = reactor_now_ns() + e->shard->server->limits.drain_ns;
-    LIST_FOREACH_SAFE(&e->connections, l)
+    LIST_FOREACH_SAFE (&e->connections, l)
         nbd_connection_drain(CONTAINER_OF(l, struct nbd_connection, export_link));
     fiber_shield(); /* the connections still point to the export */
     while (!list_empty(&e->connections)) {
         if (waitq_wait(&e->left, until) != ERR_TIMEOUT)
             continue;
-        LIST_FOREACH_SAFE(&e->connections, l)
+        LIST_FOREACH_SAFE (&e->connections, l)
             nbd_connection_break(CONTAINER_OF(l, struct nbd_connection, export_link));
         until = DEADLINE_NEVER; /* what is under way in the volume must end */
     }
@@ -313,6 +309,6 @@ void nbd_server_get_status(const struct nbd_server *s, struct nbd_server_status 
         .evicted = s->evicted,
         .timed_out = s->timed_out,
     };
-    LIST_FOREACH(&s->shards, l)
+    LIST_FOREACH (&s->shards, l)
         ret->evicted += counter_get(&CONTAINER_OF(l, struct nbd_shard, link)->evicted);
 }

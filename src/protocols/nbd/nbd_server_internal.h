@@ -11,7 +11,7 @@ struct nbd_listener {
     struct listener *listener;
     struct fiber *fiber;
     enum nbd_tls_mode tls;
-    struct tls_server *tls_server;
+    struct tls_context *tls_context;
 };
 
 /* ---- nbd_server.c ---- */
