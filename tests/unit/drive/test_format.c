@@ -27,7 +27,10 @@ static void superblock_reads_back_as_written(void **state)
     uint8_t block[BLOCK_SIZE];
     drive_superblock_encode(&sb, block);
     assert_int_equal(drive_superblock_decode(block, &back), 0);
-    assert_memory_equal(&sb.layout, &back.layout, sizeof(sb.layout));
+    uint8_t again[BLOCK_SIZE];
+    drive_superblock_encode(&back, again);
+    assert_memory_equal(block, again, sizeof(block));
+    assert_int_equal(back.layout.slab_offset, sb.layout.slab_offset);
     assert_true(uuid_equal(back.pool_id, test_pool) && uuid_equal(back.drive_id, id_a));
     assert_int_equal(back.generation, 7);
     assert_true(back.incarnation == UINT64_MAX);
