@@ -249,9 +249,9 @@ int drive_format(const struct drive_format_options *o, struct uuid *ret_id, char
     if (m.file != NULL)
         file_close(m.file);
     if (err != 0) {
-        /* A file that this call made, and only that, goes again. */
-        if (m.created && file_unlink(o->path) != 0)
-            return err;
+        /* A file that this call made goes again; if even that fails, the first reason is the one to tell. */
+        int unlinked = m.created ? file_unlink(o->path) : 0;
+        (void)unlinked;
         return err;
     }
     *ret_id = m.sb.drive_id;
