@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replay: applies the intent log to what the root says.
+ *
+ *  1. all batches are found and their checksums verified (log_read.c);
+ *  2. groups that the log made and drives that it marked stale are known, before any data is looked at;
+ *  3. the data that records name is verified on every current member of its group, and rewritten where it is
+ * wrong; inline payload goes to its place. Many records at once;
+ *  4. replay ends before the first batch above the durable mark whose data is not there; data below the mark
+ * that is gone becomes a lost range (EIO) and an alarm, never a reason to drop what follows;
+ *  5. the records are applied in order. Replay is idempotent: a crash in it is normal.
+ */
+#include "runtime/checksum.h"
+#include "runtime/log.h"
+#include "volume/log_read.h"
+
+#include <stdlib.h>
+
+#define VERIFY_AT_ONCE 16u
+
+struct replay {
+    struct volume *volume;
+    struct log_scan scan;
+    struct semaphore slots;
+    struct latch latch;
+    size_t end; /* batches to apply */
+};
+
+/* ---- 2: what must be known first ---- */
+
+static int learn_group(struct volume *v, const struct log_cursor *c) may_yield;
+static int learn_group(struct volume *v, const struct log_cursor *c)
+{
+    struct group description, *g;
+    struct uuid drives[GROUP_MEMBERS_MAX];
+    int r = group_decode(c->body, c->len, &description, drives);
+
+    if (r)
+        return r;
+    if (description.purpose != GROUP_DATA || description.id < v->record.system_runs)
+        return ERR_VOLUME_CORRUPT;
+    if (group_find(v->groups, description.id))
+        return 0; /* the root knows it already, and newer */
+    r = group_adopt_decoded(v->groups, &description, drives, &g);
+    if (!r)
+        r = space_adopt_group(v, g, 0);
+    if (!r) {
+        struct space_group *sg = g->volume_private;
+        sg->logged = sg->item_dirty = true;
+    }
+    return r;
+}
+
+static int learn_stale(struct volume *v, const struct log_cursor *c) may_yield;
+static int learn_stale(struct volume *v, const struct log_cursor *c)
+{
+    struct disk_stale_drive_item item;
+    struct group_drive *d;
+
+    if (c->len != sizeof(item))
+        return ERR_VOLUME_CORRUPT;
+    memcpy(&item, c->body, sizeof(item));
+    int r = group_drive_open(v->groups, item.drive, &d);
+    if (r && r != ERR_DRIVE_GONE)
+        return r;
+    group_drive_make_stale(v->groups, d, le64_get(item.since_txg));
+    for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g))
+        if (g->volume_private)
+            ((struct space_group *)g->volume_private)->item_dirty = true;
+    return 0;
+}
+
+static int learn(struct replay *rp) may_yield;
+static int learn(struct replay *rp)
+{
+    for (size_t i = 0; i < rp->scan.count; i++) {
+        struct log_cursor c;
+        int r;
+        log_cursor_init(&c, &rp->scan.batches[i]);
+        while (!(r = log_cursor_next(&c))) {
+            if (c.type == LOG_GROUP)
+                r = learn_group(rp->volume, &c);
+            else if (c.type == LOG_STALE_DRIVE)
+                r = learn_stale(rp->volume, &c);
+            if (r)
+                return r;
+        }
+        if (r != ERR_NOT_FOUND)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- 3: is the data there? ---- */
+
+struct verify_task {
+    struct replay *replay;
+    struct log_found *batch;
+    struct extent extent;
+    uint64_t payload; /* log block of its inline blocks */
+    bool inline_payload;
+};
+
+static void sums_copy(const struct extent *e, uint32_t *out)
+{
+    memcpy(out, e->sums, (size_t)e->blocks * 4);
+}
+
+/* Reads the payload, in pieces that do not cross from one run of the system group to the next. */
+static int payload_read(struct volume *v, uint64_t position, struct page *pages, uint32_t blocks,
+                        const uint32_t *sums) may_yield;
+static int payload_read(struct volume *v, uint64_t position, struct page *pages, uint32_t blocks,
+                        const uint32_t *sums)
+{
+    for (uint32_t done = 0, n; done < blocks; done += n) {
+        uint32_t group, block;
+        log_place(v, position + done, &group, &block);
+        n = MIN(blocks - done, v->record.slab_blocks - block);
+        struct iovec iov = {.iov_base = page_at(pages, done)->data, .iov_len = (size_t)n * BLOCK_SIZE};
+        struct group_read read = {.group = v->system[group],
+                                  .block = block,
+                                  .blocks = n,
+                                  .iov = &iov,
+                                  .iov_count = 1,
+                                  .page = page_at(pages, done),
+                                  .verify = VERIFY_BLOCKS,
+                                  .sums = sums + done,
+                                  .only = -1};
+        int r = group_read(&read);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+static int verify_inline(struct verify_task *t) may_yield;
+static int verify_inline(struct verify_task *t)
+{
+    struct volume *v = t->replay->volume;
+    const struct extent *e = &t->extent;
+    uint32_t sums[EXTENT_BLOCKS_MAX];
+    struct page *pages;
+    int r = page_alloc_wait(e->blocks, DEADLINE_NEVER, &pages);
+
+    if (r)
+        return r;
+    sums_copy(e, sums);
+    r = payload_read(v, t->payload, pages, e->blocks, sums);
+    if (!r && v->inspect) {
+        for (uint32_t i = 0; i < e->blocks; i++)
+            (void)cache_add_data(v->env.cache, (struct cache_key){v->cache_tag, e->space, e->block + i},
+                                 page_at(pages, i), true);
+    } else if (!r) {
+        struct iovec iov = {.iov_base = pages->data, .iov_len = (size_t)e->blocks * BLOCK_SIZE};
+        struct group_write w = {.group = group_find(v->groups, e->space),
+                                .block = (uint32_t)e->block,
+                                .blocks = e->blocks,
+                                .iov = &iov,
+                                .iov_count = 1,
+                                .page = pages};
+        r = group_write_wait(&w);
+        if (w.failed)
+            membership_kick(v);
+    }
+    page_put(pages, e->blocks);
+    return r;
+}
+
+static int verify_named(struct verify_task *t) may_yield;
+static int verify_named(struct verify_task *t)
+{
+    const struct extent *e = &t->extent;
+    uint32_t sums[EXTENT_BLOCKS_MAX];
+    uint64_t bad[GROUP_READ_MAX / 64];
+    struct group_check check;
+
+    sums_copy(e, sums);
+    int r = group_scrub(group_find(t->replay->volume->groups, e->space), (uint32_t)e->block, e->blocks,
+                        VERIFY_BLOCKS, sums, &check, bad);
+    return r ? r : check.lost ? ERR_NO_GOOD_COPY : 0;
+}
+
+static void verify_main(void *arg)
+{
+    struct verify_task *t = arg;
+
+    if (t->inline_payload ? verify_inline(t) : verify_named(t))
+        t->batch->bad = true;
+    semaphore_give(&t->replay->slots, 1);
+    latch_down(&t->replay->latch);
+    free(t);
+}
+
+static int verify_start(struct replay *rp, struct log_found *b, const struct extent *e, uint64_t payload,
+                        bool inl) may_yield;
+static int verify_start(struct replay *rp, struct log_found *b, const struct extent *e, uint64_t payload,
+                        bool inl)
+{
+    const struct group *g = group_find(rp->volume->groups, e->space);
+    struct verify_task *t = malloc(sizeof(*t));
+
+    if (!g || g->purpose != GROUP_DATA || e->block + e->blocks > g->blocks) {
+        free(t);
+        return ERR_VOLUME_CORRUPT;
+    }
+    if (!t)
+        return ERR_NO_MEMORY;
+    *t = (struct verify_task){rp, b, *e, payload, inl};
+    (void)semaphore_take(&rp->slots, 1, DEADLINE_NEVER);
+    latch_up(&rp->latch, 1);
+    if (fiber_spawn("verify", verify_main, t))
+        verify_main(t); /* no fiber left: here */
+    return 0;
+}
+
+static int verify_batch(struct replay *rp, struct log_found *b) may_yield;
+static int verify_batch(struct replay *rp, struct log_found *b)
+{
+    struct log_cursor c;
+    uint64_t payload = b->position + b->header_blocks;
+    int r;
+
+    log_cursor_init(&c, b);
+    while (!(r = log_cursor_next(&c))) {
+        struct extent e;
+        if (c.type != LOG_EXTENT)
+            continue;
+        r = log_extent_decode(&c, &e);
+        if (r)
+            return r;
+        if (e.flags & (EXTENT_ZERO | EXTENT_LOST))
+            continue;
+        bool inl = c.flags & LOG_RECORD_INLINE;
+        r = verify_start(rp, b, &e, payload, inl);
+        if (r)
+            return r;
+        payload += inl ? e.blocks : 0;
+    }
+    return r == ERR_NOT_FOUND ? 0 : r;
+}
+
+static int verify_all(struct replay *rp) may_yield;
+static int verify_all(struct replay *rp)
+{
+    int r = 0;
+
+    semaphore_init(&rp->slots, VERIFY_AT_ONCE);
+    latch_init(&rp->latch, 0);
+    fiber_shield();
+    for (size_t i = 0; !r && i < rp->scan.count; i++)
+        r = verify_batch(rp, &rp->scan.batches[i]);
+    latch_wait(&rp->latch);
+    fiber_unshield();
+    return r;
+}
+
+/* ---- 5: applying ---- */
+
+static int prepare(struct volume *v, uint64_t object, uint64_t block, uint64_t blocks,
+                   struct tree_key *ret_last) may_yield;
+static int prepare(struct volume *v, uint64_t object, uint64_t block, uint64_t blocks,
+                   struct tree_key *ret_last)
+{
+    struct tree_key first = extent_key(object, block), last = extent_key(object, block + blocks - 1);
+
+    return tree_prepare(&v->head, &first, &last, 4, ret_last);
+}
+
+/* A record below the mark whose data is gone: the range answers EIO until it is written again. */
+static void apply_lost(struct volume *v, struct extent *e)
+{
+    e->flags |= EXTENT_LOST;
+    damage_add(v, e->object, e->start, e->blocks);
+    v->losses++;
+    event_raise(LOG_ERROR_, "data-lost",
+                "volume %s: acknowledged data at byte %llu, %llu bytes, has no good copy left",
+                v->record.name, (unsigned long long)(e->start * BLOCK_SIZE),
+                (unsigned long long)e->blocks * BLOCK_SIZE);
+}
+
+static int apply_extent(struct volume *v, const struct log_cursor *c, bool batch_bad) may_yield;
+static int apply_extent(struct volume *v, const struct log_cursor *c, bool batch_bad)
+{
+    struct extent e;
+    int r = log_extent_decode(c, &e);
+
+    if (r)
+        return r;
+    bool lost = false;
+    if (batch_bad && !(e.flags & EXTENT_LOST)) {
+        struct replay one = {.volume = v};
+        struct verify_task t = {.replay = &one, .extent = e};
+        lost = verify_named(&t) != 0;
+    }
+    r = prepare(v, e.object, e.start, e.blocks, NULL);
+    if (!r)
+        r = extent_remove_now(v, e.object, e.start, e.blocks);
+    if (!r && lost)
+        apply_lost(v, &e);
+    else if (!r)
+        r = space_claim(v, v->txg, e.space, e.block, e.blocks);
+    if (r)
+        return r;
+    e.birth = v->txg;
+    extent_put_now(v, &e);
+    return 0;
+}
+
+static int apply_range(struct volume *v, const struct log_cursor *c) may_yield;
+static int apply_range(struct volume *v, const struct log_cursor *c)
+{
+    struct disk_log_range d;
+
+    if (c->len != sizeof(d))
+        return ERR_VOLUME_CORRUPT;
+    memcpy(&d, c->body, sizeof(d));
+    uint64_t object = le64_get(d.object), offset = le64_get(d.offset), len = le64_get(d.len);
+    if (offset % BLOCK_SIZE || len % BLOCK_SIZE || offset > UINT64_MAX - len)
+        return ERR_VOLUME_CORRUPT;
+    if (c->type == LOG_RESIZE) {
+        v->size_bytes = MAX(v->size_bytes, len);
+        return 0;
+    }
+    uint64_t block = offset / BLOCK_SIZE, end = block + len / BLOCK_SIZE;
+    while (block < end) {
+        struct tree_key last;
+        uint64_t to = end;
+        int r = prepare(v, object, block, end - block, &last);
+        if (r)
+            return r;
+        if (last.object == object && last.type == ITEM_EXTENT && last.offset / BLOCK_SIZE >= block)
+            to = MIN(end, last.offset / BLOCK_SIZE + 1);
+        r = extent_remove_now(v, object, block, to - block);
+        if (r)
+            return r;
+        if (c->type == LOG_ZERO) {
+            struct extent e = {.object = object,
+                               .start = block,
+                               .blocks = (uint32_t)(to - block),
+                               .birth = v->txg,
+                               .flags = EXTENT_ZERO};
+            if (to - block > UINT32_MAX)
+                return ERR_VOLUME_CORRUPT;
+            extent_put_now(v, &e);
+        }
+        block = to;
+    }
+    return 0;
+}
+
+static int apply_batch(struct volume *v, const struct log_found *b) may_yield;
+static int apply_batch(struct volume *v, const struct log_found *b)
+{
+    struct log_cursor c;
+    int r;
+
+    log_cursor_init(&c, b);
+    while (!(r = log_cursor_next(&c))) {
+        switch (c.type) {
+        case LOG_EXTENT:
+            r = apply_extent(v, &c, b->bad);
+            break;
+        case LOG_UNMAP:
+        case LOG_ZERO:
+        case LOG_RESIZE:
+            r = apply_range(v, &c);
+            break;
+        case LOG_GROUP:
+        case LOG_STALE_DRIVE:
+            break;
+        default:
+            r = ERR_UNSUPPORTED;
+        }
+        if (r)
+            return r;
+    }
+    return r == ERR_NOT_FOUND ? 0 : r;
+}
+
+/* Much is dirty: a commit in the middle, whose root says where replay goes on. */
+static int apply_commit(struct volume *v, const struct log_found *next) may_yield;
+static int apply_commit(struct volume *v, const struct log_found *next)
+{
+    if (v->head.dirty_nodes <= v->nodes_max || v->inspect)
+        return 0;
+    v->replay_sequence = next->sequence;
+    v->replay_block = next->position;
+    return txg_commit(v, false);
+}
+
+/* Where replay ends (4). */
+static void find_end(struct replay *rp)
+{
+    rp->end = rp->scan.count;
+    for (size_t i = 0; i < rp->scan.count; i++)
+        if (rp->scan.batches[i].bad && rp->scan.batches[i].sequence >= rp->scan.durable) {
+            rp->end = i;
+            return;
+        }
+}
+
+int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
+{
+    struct replay rp = {.volume = v};
+    uint64_t head, sequence;
+
+    (void)txg_max;
+    v->log.blocks = log_ring_blocks(&v->record);
+    int r = log_scan_run(v, root, &rp.scan);
+    if (r)
+        return r;
+    /* txg numbers are never used twice, even after falling back to an older root */
+    assert(v->txg > le64_get(root->txg));
+    r = learn(&rp);
+    if (!r)
+        r = verify_all(&rp);
+    find_end(&rp);
+    v->replaying = true;
+    for (size_t i = 0; !r && i < rp.end; i++) {
+        r = apply_commit(v, &rp.scan.batches[i]);
+        if (!r)
+            r = apply_batch(v, &rp.scan.batches[i]);
+    }
+    v->replaying = false;
+    head = rp.end < rp.scan.count ? rp.scan.batches[rp.end].position : rp.scan.end;
+    sequence = rp.end < rp.scan.count ? rp.scan.batches[rp.end].sequence : rp.scan.sequence;
+    if (!r && rp.scan.hole) {
+        v->read_only = true;
+        event_raise(LOG_ERROR_, "log-damaged",
+                    "volume %s: a part of the intent log that was acknowledged cannot be read; opened "
+                    "read-only as it was before it",
+                    v->record.name);
+    }
+    log_scan_done(&rp.scan);
+    return r ? r : log_init(v, sequence, head, le64_get(root->log_block));
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making groups before they are needed, and giving wholly free ones back.
+ *
+ * A data group may be named by the log before a root knows it, so its making is a log record (LOG_GROUP),
+ * which comes before every record that names it. A tree group is named by no log record: it comes into being
+ * with the first root that names it; the pool tree's own group descriptions may lie in it, which is why
+ * opening starts from the drives' slab tables. Slabs that neither knows are freed after opening.
+ */
+#include "runtime/log.h"
+#include "volume/volume_internal.h"
+
+#include <stdlib.h>
+
+#define CREATE_RETRY_NS NSEC_PER_SEC
+#define CREATE_AT_ONCE  4u
+
+/* At least one member can take a write. */
+static bool group_writable(const struct group *g)
+{
+    for (uint32_t i = 0; i < g->member_count; i++)
+        if (g->members[i].state == MEMBER_CURRENT && group_drive_usable(g->members[i].drive))
+            return true;
+    return false;
+}
+
+static uint32_t drive_count(const struct volume *v)
+{
+    return v->env.drives->count;
+}
+
+static uint32_t copies_of(const struct volume *v, enum group_purpose p)
+{
+    return p == GROUP_TREE ? protection_tree_copies(v->record.protection, drive_count(v))
+                           : v->record.protection.spare + 1u;
+}
+
+static int create_logged(struct volume *v, struct group *g) may_yield;
+static int create_logged(struct volume *v, struct group *g)
+{
+    uint8_t item[GROUP_ITEM_MAX];
+    uint32_t len = group_encode(g, item);
+    struct log_need need = {.record_bytes = LOG_RECORD_BYTES(len)};
+    struct log_batch *b;
+
+    for (;;) {
+        op_hold(v);
+        if (log_ready(v, &need))
+            break;
+        op_release(v);
+        int r = log_ensure(v, &need);
+        if (r)
+            return r;
+    }
+    memcpy(log_add(v, LOG_GROUP, 0, 0, len, &b), item, len);
+    ((struct space_group *)g->volume_private)->logged = true;
+    op_release(v);
+    return 0;
+}
+
+static int group_make(struct volume *v, enum group_purpose p) may_yield;
+static int group_make(struct volume *v, enum group_purpose p)
+{
+    struct space *s = &v->space;
+    uint32_t id = s->next_group++;
+    struct group *g;
+    int r = group_create(v->groups, id, p, v->record.protection, copies_of(v, p), &g);
+
+    if (r)
+        return r;
+    r = space_adopt_group(v, g, 0);
+    if (r)
+        return r;
+    struct space_group *sg = g->volume_private;
+    sg->item_dirty = true;
+    if (p == GROUP_TREE)
+        return space_activate(v, sg);
+    /* Out of the idle list until the log names it. */
+    sg->loading = true;
+    r = create_logged(v, g);
+    sg->loading = false;
+    waitq_wake_all(&s->changed);
+    return r;
+}
+
+static void create_main(void *arg)
+{
+    struct volume *v = arg;
+    struct space *s = &v->space;
+    int r = v->closing ? ERR_SHUTDOWN : group_make(v, GROUP_DATA);
+
+    s->creating--;
+    s->create_error = r;
+    if (r)
+        s->create_error_ns = reactor_now_ns();
+    waitq_wake_all(&s->changed);
+    v->background--;
+    waitq_wake_all(&v->background_wait);
+}
+
+static bool create_start(struct volume *v, uint32_t n)
+{
+    struct space *s = &v->space;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (v->closing || v->state)
+            return false;
+        v->background++;
+        s->creating++;
+        if (fiber_spawn("make-group", create_main, v)) {
+            v->background--;
+            s->creating--;
+            return i > 0;
+        }
+    }
+    return true;
+}
+
+static bool create_may_help(const struct volume *v)
+{
+    const struct space *s = &v->space;
+
+    return !s->create_error || reactor_now_ns() - s->create_error_ns > CREATE_RETRY_NS;
+}
+
+void space_refill(struct volume *v)
+{
+    struct space *s = &v->space;
+    uint64_t ahead = MIN(MAX(s->group_count[GROUP_DATA] / 8, 1u), 16u);
+
+    if (s->creating > 0 || v->closing || v->state || !create_may_help(v))
+        return;
+    if (s->total_free[GROUP_DATA] < ahead * v->record.slab_blocks)
+        (void)create_start(v, (uint32_t)MIN(ahead, CREATE_AT_ONCE));
+}
+
+/* The idle group with the most free space that can be written. */
+static struct space_group *pick_idle(struct volume *v, enum group_purpose p)
+{
+    struct space_group *best = NULL;
+
+    LIST_FOREACH (&v->space.idle[p], it) {
+        struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
+        if (sg->free > 0 && !sg->loading && !sg->retired_txg && (!best || sg->free > best->free) &&
+            group_writable(sg->group))
+            best = sg;
+    }
+    return best;
+}
+
+/* Takes groups out of use whose drives are gone. */
+void space_drop_unwritable(struct volume *v)
+{
+    for (uint32_t p = GROUP_TREE; p <= GROUP_DATA; p++)
+        LIST_FOREACH_SAFE (&v->space.active[p], it) {
+            struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
+            if (!group_writable(sg->group))
+                space_deactivate(v, sg);
+        }
+}
+
+int space_ensure_data(struct volume *v, uint32_t n)
+{
+    struct space *s = &v->space;
+
+    for (;;) {
+        if (v->state)
+            return v->state;
+        if (space_ready_data(v, n)) {
+            space_refill(v);
+            return 0;
+        }
+        struct space_group *sg = pick_idle(v, GROUP_DATA);
+        if (sg && (sg->free >= sg->blocks / 8 || (!s->creating && !create_may_help(v)))) {
+            int r = space_activate(v, sg);
+            if (r)
+                return r;
+            continue;
+        }
+        if (!s->creating) {
+            if (!create_may_help(v))
+                return ERR_VOLUME_FULL;
+            if (!create_start(v, 1))
+                return v->state ? v->state : ERR_SHUTDOWN;
+        }
+        int r = waitq_wait(&s->changed, DEADLINE_NEVER);
+        if (r)
+            return r;
+    }
+}
+
+int space_ensure_nodes(struct volume *v, uint32_t nodes, enum space_urgency u)
+{
+    for (;;) {
+        if (space_ready_nodes(v, nodes, u))
+            return 0;
+        struct space_group *sg = pick_idle(v, GROUP_TREE);
+        int r = sg ? space_activate(v, sg) : group_make(v, GROUP_TREE);
+        if (r == ERR_DRIVE_NO_SPACE || r == ERR_NOT_ENOUGH_DRIVES)
+            return ERR_VOLUME_FULL;
+        if (r)
+            return r;
+    }
+}
+
+/* ---- Giving back ---- */
+
+void space_retire(struct volume *v, uint64_t txg)
+{
+    struct space *s = &v->space;
+    uint64_t spare = MAX(2u, s->group_count[GROUP_DATA] / 8);
+    uint64_t free_groups = 0;
+
+    LIST_FOREACH_SAFE (&s->idle[GROUP_DATA], it) {
+        struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
+        if (sg->free != sg->blocks || sg->waiting || sg->loading || sg->retired_txg || sg->item_dirty)
+            continue;
+        if (++free_groups <= spare)
+            continue;
+        sg->retired_txg = txg;
+        s->total_free[GROUP_DATA] -= sg->free;
+        txg_dirty(v);
+    }
+    LIST_FOREACH_SAFE (&s->active[GROUP_DATA], it) {
+        struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
+        if (sg->free == sg->blocks && s->current[GROUP_DATA] != sg->group)
+            space_deactivate(v, sg); /* retired next time, if it is still free */
+    }
+}
+
+/* Slabs of groups that neither the newest root nor the one before it names. */
+void space_destroy_retired(struct volume *v, uint64_t committed)
+{
+    struct space *s = &v->space;
+
+    LIST_FOREACH_SAFE (&s->idle[GROUP_DATA], it) {
+        struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
+        if (!sg->retired_txg || sg->retired_txg + 1 > committed)
+            continue;
+        struct group *g = sg->group;
+        list_remove(&sg->link);
+        s->group_count[GROUP_DATA]--;
+        s->chunks -= DIV_ROUND_UP(sg->blocks, SPACE_CHUNK_BLOCKS);
+        g->volume_private = NULL;
+        free(sg);
+        int r = group_destroy(v->groups, g);
+        if (r)
+            event_raise(LOG_WARNING_, "slab-free", "volume %s: a free slab could not be given back: %s",
+                        v->record.name, error_text(r));
+        it_next = s->idle[GROUP_DATA].next; /* it yielded: begin again */
+    }
+}
