@@ -122,6 +122,11 @@ void memory_usage(const struct memory *m, uint64_t *ret_used_bytes, uint64_t *re
     *ret_held_bytes = m->total_pages * BLOCK_SIZE;
 }
 
+uint64_t memory_limit_bytes(const struct memory *m)
+{
+    return m->budget->limit_bytes;
+}
+
 /* ---- Free runs ---- */
 
 static struct chunk *page_chunk(struct memory *m, const struct page *p)

@@ -60,6 +60,8 @@ static inline struct page *page_at(struct page *p, uint32_t i)
 
 /* Bytes of the pool: in use by pages, and taken from the budget. */
 void memory_usage(const struct memory *m, uint64_t *ret_used_bytes, uint64_t *ret_held_bytes);
+/* The limit of the budget that the pool takes from. */
+uint64_t memory_limit_bytes(const struct memory *m);
 /* Asserts the documented invariants of the whole pool; slow, for tests and the simulator. */
 void memory_check(const struct memory *m);
 

@@ -39,8 +39,7 @@ static void bulk_send(struct bulk *b)
     group_write_submit(&bw->write);
 }
 
-static struct bulk_write *bulk_take(struct bulk *b) may_yield;
-static struct bulk_write *bulk_take(struct bulk *b)
+static may_yield struct bulk_write *bulk_take(struct bulk *b)
 {
     if (!b->writes) {
         b->writes = calloc(BULK_WRITES, sizeof(*b->writes));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Creating and deleting volumes. A volume that is being made is a tombstone until its first root is durable, so a crash
- * in between leaves nothing but slabs that the tombstone's way gives back.
+ * Creating and deleting volumes. A volume that is being made is a tombstone until its first root is durable,
+ * so a crash in between leaves nothing but slabs that the tombstone's way gives back.
  */
 #include "runtime/log.h"
 #include "volume/volume_internal.h"
@@ -30,8 +30,8 @@ static void name_key(const char *name, char out[VOLUME_NAME_MAX + 16])
     (void)snprintf(out, VOLUME_NAME_MAX + 16, "/names/%s", name);
 }
 
-/* Slabs of the log: an eighth of the volume within limits, so that small volumes stay cheap and large ones commit
- * seldom. */
+/* Slabs of the log: an eighth of the volume within limits, so that small volumes stay cheap and large ones
+ * commit seldom. */
 static uint32_t default_runs(uint64_t size_bytes, uint32_t slab_blocks)
 {
     uint64_t bytes = MIN(MAX(size_bytes / 8, LOG_BYTES_MIN), LOG_BYTES_MAX);
@@ -50,12 +50,12 @@ static uint32_t pool_slab_blocks(const struct drive_set *s)
 }
 
 /* Group 0 chooses the drives; the other runs of the system group lie on the same ones. */
-static int system_groups_make(struct volume *v) may_yield;
-static int system_groups_make(struct volume *v)
+static may_yield int system_groups_make(struct volume *v)
 {
     struct volume_record *rec = &v->record;
     struct group *g;
-    int r = group_create(v->groups, 0, GROUP_SYSTEM, rec->protection, protection_system_copies(rec->protection), &g);
+    int r = group_create(v->groups, 0, GROUP_SYSTEM, rec->protection,
+                         protection_system_copies(rec->protection), &g);
 
     if (r)
         return r;
@@ -83,8 +83,7 @@ static int system_groups_make(struct volume *v)
 }
 
 /* The first root, on empty trees. */
-static int first_root(struct volume *v, uint64_t size_bytes) may_yield;
-static int first_root(struct volume *v, uint64_t size_bytes)
+static may_yield int first_root(struct volume *v, uint64_t size_bytes)
 {
     v->txg = 1;
     v->size_bytes = size_bytes;
@@ -101,8 +100,8 @@ static int first_root(struct volume *v, uint64_t size_bytes)
     return r ? r : v->state;
 }
 
-static int create_contents(const struct volume_env *env, struct volume_record *rec, uint64_t size_bytes) may_yield;
-static int create_contents(const struct volume_env *env, struct volume_record *rec, uint64_t size_bytes)
+static may_yield int create_contents(const struct volume_env *env, struct volume_record *rec,
+                                     uint64_t size_bytes)
 {
     struct volume *v = volume_alloc(env, rec);
 
@@ -121,8 +120,7 @@ static int create_contents(const struct volume_env *env, struct volume_record *r
     return r;
 }
 
-static int record_insert(const struct volume_env *env, struct volume_record *rec) may_yield;
-static int record_insert(const struct volume_env *env, struct volume_record *rec)
+static may_yield int record_insert(const struct volume_env *env, struct volume_record *rec)
 {
     char key[VOLUME_KEY_SIZE], name[VOLUME_NAME_MAX + 16], id[UUID_TEXT_SIZE + 2], *text;
     int r = volume_record_encode(rec, &text);
@@ -149,8 +147,8 @@ int volume_create(const struct volume_env *env, const struct volume_create_optio
 {
     uint32_t slab = pool_slab_blocks(env->drives);
 
-    if (!name_ok(o->name) || strcmp(o->kind, "block") != 0 || o->size_bytes == 0 || o->size_bytes % BLOCK_SIZE ||
-        o->size_bytes > INT64_MAX - BLOCK_SIZE + 1)
+    if (!name_ok(o->name) || strcmp(o->kind, "block") != 0 || o->size_bytes == 0 ||
+        o->size_bytes % BLOCK_SIZE || o->size_bytes > INT64_MAX - BLOCK_SIZE + 1)
         return ERR_INVALID;
     if (env->drives->count < o->protection.spare + 1u)
         return ERR_NOT_ENOUGH_DRIVES;
@@ -159,7 +157,8 @@ int volume_create(const struct volume_env *env, const struct volume_create_optio
                                 .epoch = 1,
                                 .owner = env->node,
                                 .slab_blocks = slab,
-                                .system_runs = o->system_runs ? o->system_runs : default_runs(o->size_bytes, slab),
+                                .system_runs =
+                                    o->system_runs ? o->system_runs : default_runs(o->size_bytes, slab),
                                 .deleted = true};
     (void)snprintf(rec.name, sizeof(rec.name), "%s", o->name);
     (void)snprintf(rec.kind, sizeof(rec.kind), "%s", o->kind);
@@ -177,8 +176,8 @@ int volume_create(const struct volume_env *env, const struct volume_create_optio
     if (r) {
         int d = volume_delete(env, rec.id, NULL);
         if (d)
-            event_raise(LOG_WARNING_, "volume-leftover", "volume %s could not be made, nor cleaned up yet: %s", rec.name,
-                        error_text(d));
+            event_raise(LOG_WARNING_, "volume-leftover",
+                        "volume %s could not be made, nor cleaned up yet: %s", rec.name, error_text(d));
         return r;
     }
     *ret_id = rec.id;
@@ -187,8 +186,7 @@ int volume_create(const struct volume_env *env, const struct volume_create_optio
 
 /* ---- Deleting ---- */
 
-static int record_remove(const struct volume_env *env, const struct volume_record *rec) may_yield;
-static int record_remove(const struct volume_env *env, const struct volume_record *rec)
+static may_yield int record_remove(const struct volume_env *env, const struct volume_record *rec)
 {
     char key[VOLUME_KEY_SIZE], name[VOLUME_NAME_MAX + 16], *value;
     uint64_t name_revision, revision;

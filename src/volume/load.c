@@ -24,16 +24,16 @@ static void store_free(void *ctx, struct node_address a, uint64_t birth, uint64_
     space_free(ctx, txg, a.space, a.block, NODE_BLOCKS);
 }
 
-static int store_reserve_head(void *ctx, uint32_t n)
+static may_yield int store_reserve_head(void *ctx, uint32_t n)
 {
     return space_ensure_nodes(ctx, n, SPACE_DELETE);
 }
-static int store_reserve_pool(void *ctx, uint32_t n)
+static may_yield int store_reserve_pool(void *ctx, uint32_t n)
 {
     return space_ensure_nodes(ctx, n, SPACE_COMMIT);
 }
 
-static int store_read(void *ctx, const struct disk_node_pointer *p, struct page *pages)
+static may_yield int store_read(void *ctx, const struct disk_node_pointer *p, struct page *pages)
 {
     struct volume *v = ctx;
     struct group *g = group_find(v->groups, le32_get(p->space));
@@ -96,8 +96,7 @@ static int found_compare(const void *pa, const void *pb)
     return a->member < b->member ? -1 : a->member > b->member;
 }
 
-static int found_collect(struct volume *v, struct found *f) may_yield;
-static int found_collect(struct volume *v, struct found *f)
+static may_yield int found_collect(struct volume *v, struct found *f)
 {
     *f = (struct found){0};
     for (uint32_t i = 0; i < v->env.drives->count; i++) {
@@ -134,8 +133,7 @@ static const struct found_slab *found_find(const struct found *f, uint32_t group
 }
 
 /* System groups: members are the record's; slabs are the drives'. */
-static int adopt_system(struct volume *v, const struct found *f) may_yield;
-static int adopt_system(struct volume *v, const struct found *f)
+static may_yield int adopt_system(struct volume *v, const struct found *f)
 {
     for (uint32_t run = 0; run < v->record.system_runs; run++) {
         struct group g = {.id = run,
@@ -171,8 +169,7 @@ int system_groups_adopt(struct volume *v)
 }
 
 /* Every other group, as far as the slab tables tell. */
-static int adopt_provisional(struct volume *v, const struct found *f) may_yield;
-static int adopt_provisional(struct volume *v, const struct found *f)
+static may_yield int adopt_provisional(struct volume *v, const struct found *f)
 {
     for (size_t i = 0, j; i < f->count; i = j) {
         struct group g = {.id = f->slabs[i].group,
@@ -276,8 +273,7 @@ static int load_item(struct loaded *l, const struct tree_key *key, const void *v
     }
 }
 
-static int load_items(struct volume *v, struct loaded *l) may_yield;
-static int load_items(struct volume *v, struct loaded *l)
+static may_yield int load_items(struct volume *v, struct loaded *l)
 {
     struct tree_cursor c;
     int r = tree_seek(&c, &v->pool, &TREE_KEY_MIN, SEEK_GE);
@@ -292,8 +288,7 @@ static int load_items(struct volume *v, struct loaded *l)
     return l->have_head && l->have_volume ? 0 : ERR_VOLUME_CORRUPT;
 }
 
-static int load_apply(struct volume *v, struct loaded *l, uint64_t open_txg) may_yield;
-static int load_apply(struct volume *v, struct loaded *l, uint64_t open_txg)
+static may_yield int load_apply(struct volume *v, struct loaded *l, uint64_t open_txg)
 {
     int r = 0;
 

@@ -97,8 +97,7 @@ void log_batch_put(struct log_batch *b)
         batch_free(&b->volume->log, b);
 }
 
-static int batch_new(struct volume *v, struct log_batch **ret) may_yield;
-static int batch_new(struct volume *v, struct log_batch **ret)
+static may_yield int batch_new(struct volume *v, struct log_batch **ret)
 {
     struct log *l = &v->log;
     struct log_batch *b;
@@ -528,6 +527,8 @@ void log_resume(struct volume *v)
     log_advance(v);
 }
 
+static bool flush_lost(const struct log *l, uint64_t sequence);
+
 int log_wait(struct volume *v, struct log_batch *b, bool durable)
 {
     struct log *l = &v->log;
@@ -545,7 +546,9 @@ int log_wait(struct volume *v, struct log_batch *b, bool durable)
         }
     }
     fiber_unshield();
-    return v->state ? v->state : b->data_result;
+    if (v->state)
+        return v->state;
+    return b->data_result || !durable || !flush_lost(l, b->sequence) ? b->data_result : ERR_LOST_RANGE;
 }
 
 int log_wait_written(struct volume *v, uint64_t sequence)
@@ -563,6 +566,7 @@ int log_flush(struct volume *v)
 {
     struct log *l = &v->log;
     uint64_t target = l->acknowledged;
+    bool waits = l->durable < target;
 
     fiber_shield();
     while (l->durable < target && !l->stopped) {
@@ -571,11 +575,28 @@ int log_flush(struct volume *v)
         (void)waitq_wait(&l->durable_changed, DEADLINE_NEVER);
     }
     fiber_unshield();
-    return v->state;
+    if (v->state)
+        return v->state;
+    return waits && flush_lost(l, target - 1) ? ERR_LOST_RANGE : 0;
+}
+
+/* Some unflushed data went with its last copy: whoever waits for a flush is told. */
+void log_flush_lost(struct volume *v)
+{
+    v->log.lost_from = v->log.durable;
+    v->log.lost_to = v->log.written;
+    v->losses++;
+    event_raise(LOG_ERROR_, "data-lost",
+                "volume %s: data that was written but not flushed was lost with a drive", v->record.name);
+}
+
+static bool flush_lost(const struct log *l, uint64_t sequence)
+{
+    return sequence >= l->lost_from && sequence < l->lost_to;
 }
 
 /* The one fiber that flushes: while a flush is under way the next ones gather. */
-static void flusher_main(void *arg)
+static may_yield void flusher_main(void *arg)
 {
     struct volume *v = arg;
     struct log *l = &v->log;
@@ -588,7 +609,9 @@ static void flusher_main(void *arg)
         uint64_t target = l->written;
         bool failed = false;
         int r = group_set_flush(v->groups, &failed);
-        if (r) {
+        if (r == ERR_GROUP_DEGRADED_BELOW) {
+            log_flush_lost(v);
+        } else if (r) {
             volume_fail(v, r, "flush");
             continue;
         }

@@ -75,11 +75,12 @@ struct log {
     uint64_t written;       /* every batch below is written, data too */
     uint64_t durable;       /* every batch below is on stable media */
     uint64_t want_durable;
-    uint64_t head;   /* log block number where the next batch goes */
-    uint64_t tail;   /* oldest one that is still needed (L2) */
-    uint64_t blocks; /* size of the ring */
-    bool paused;     /* acknowledgements wait: a failed drive is not recorded yet */
-    bool stopped;    /* the volume failed: nothing is sent any more */
+    uint64_t lost_from, lost_to; /* batches whose flush lost data with its last copy: EIO for who waits */
+    uint64_t head;               /* log block number where the next batch goes */
+    uint64_t tail;               /* oldest one that is still needed (L2) */
+    uint64_t blocks;             /* size of the ring */
+    bool paused;                 /* acknowledgements wait: a failed drive is not recorded yet */
+    bool stopped;                /* the volume failed: nothing is sent any more */
     struct fiber *flusher;
     bool flusher_stop;
     struct waitq flush_wanted;
@@ -131,6 +132,8 @@ uint64_t log_cut(struct volume *v);
 int log_wait_written(struct volume *v, uint64_t sequence) may_yield;
 /* Sends what can be sent: called at the end of each turn. Never yields. */
 void log_send(struct volume *v);
+/* A flush said that data was lost with its last copy. */
+void log_flush_lost(struct volume *v);
 /* Every batch below the sequence was flushed by a commit. */
 void log_durable(struct volume *v, uint64_t sequence);
 /* A root is durable that needs log blocks from tail on only. */

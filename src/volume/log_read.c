@@ -95,8 +95,7 @@ struct reader {
 };
 
 /* The log block at a position of one member; NULL if it cannot be read. Borrowed until the next call. */
-static const uint8_t *window_block(struct reader *rd, uint32_t member, uint64_t position) may_yield;
-static const uint8_t *window_block(struct reader *rd, uint32_t member, uint64_t position)
+static may_yield const uint8_t *window_block(struct reader *rd, uint32_t member, uint64_t position)
 {
     struct volume *v = rd->volume;
     struct window *w = &rd->windows[member];
@@ -134,8 +133,7 @@ static bool member_readable(const struct volume *v, uint32_t m)
 }
 
 /* The batch at a position as one member has it; records point into rd->header. */
-static int batch_at(struct reader *rd, uint32_t member, uint64_t position, struct log_found *ret) may_yield;
-static int batch_at(struct reader *rd, uint32_t member, uint64_t position, struct log_found *ret)
+static may_yield int batch_at(struct reader *rd, uint32_t member, uint64_t position, struct log_found *ret)
 {
     const uint8_t *first = window_block(rd, member, position);
     struct disk_log_batch h;
@@ -157,8 +155,7 @@ static int batch_at(struct reader *rd, uint32_t member, uint64_t position, struc
     return log_batch_parse(rd->header, n, rd->volume->record.id, ret);
 }
 
-static int batch_any(struct reader *rd, uint64_t position, struct log_found *ret) may_yield;
-static int batch_any(struct reader *rd, uint64_t position, struct log_found *ret)
+static may_yield int batch_any(struct reader *rd, uint64_t position, struct log_found *ret)
 {
     int r = ERR_VOLUME_CORRUPT;
     bool have = false;
@@ -201,8 +198,7 @@ static int scan_add(struct log_scan *s, const struct log_found *b)
 }
 
 /* Is there a later batch that says that the missing one was durable? */
-static bool look_ahead(struct reader *rd, const struct log_scan *s, uint64_t epoch) may_yield;
-static bool look_ahead(struct reader *rd, const struct log_scan *s, uint64_t epoch)
+static may_yield bool look_ahead(struct reader *rd, const struct log_scan *s, uint64_t epoch)
 {
     for (uint64_t i = 1; i < MIN(AHEAD_BLOCKS, rd->volume->log.blocks); i++) {
         struct log_found b;

@@ -60,8 +60,7 @@ static void change_out_of_sync(struct volume_record *r, void *arg)
 }
 
 /* The drive leaves the in-sync set, if it is in it. */
-static int shrink_set(struct volume *v, struct group_drive *d) may_yield;
-static int shrink_set(struct volume *v, struct group_drive *d)
+static may_yield int shrink_set(struct volume *v, struct group_drive *d)
 {
     struct uuid id = group_drive_id(d);
     bool in = false;
@@ -85,8 +84,7 @@ static int shrink_set(struct volume *v, struct group_drive *d)
     return r ? r : membership_store(v, change_out_of_sync, &id);
 }
 
-static int record_stale(struct volume *v, struct group_drive *d) may_yield;
-static int record_stale(struct volume *v, struct group_drive *d)
+static may_yield int record_stale(struct volume *v, struct group_drive *d)
 {
     struct disk_stale_drive_item item = {.drive = group_drive_id(d),
                                          .since_txg = le64_make(v->committed + 1)};
@@ -112,7 +110,7 @@ static int record_stale(struct volume *v, struct group_drive *d)
     return r ? r : group_set_flush(v->groups, &failed);
 }
 
-static void membership_main(void *arg)
+static may_yield void membership_main(void *arg)
 {
     struct volume *v = arg;
     int r = 0;

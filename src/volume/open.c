@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening a volume, in this order: claim it (a higher epoch by compare-and-set), fence its drives, find the newest root,
- * load what it names, replay the log, commit (which brings every member level), serve. See invariants 2 to 4.
+ * Opening a volume, in this order: claim it (a higher epoch by compare-and-set), fence its drives, find the
+ * newest root, load what it names, replay the log, commit (which brings every member level), serve. See
+ * invariants 2 to 4.
  */
 #include "runtime/checksum.h"
 #include "runtime/log.h"
@@ -11,15 +12,18 @@
 
 #define TXG_SKIP 3u /* numbers that the run before may have used without a root */
 
-static void hook_turn(struct turn_hook *h) { log_send(CONTAINER_OF(h, struct volume, hook)); }
+static void hook_turn(struct turn_hook *h)
+{
+    log_send(CONTAINER_OF(h, struct volume, hook));
+}
 
 void volume_fail(struct volume *v, int why, const char *where)
 {
     if (v->state)
         return;
     v->state = why == ERR_DRIVE_FENCED ? ERR_DRIVE_FENCED : ERR_VOLUME_FAILED;
-    event_raise(LOG_ERROR_, "volume-failed", "volume %s stopped serving: %s failed: %s", v->record.name, where,
-                error_text(why));
+    event_raise(LOG_ERROR_, "volume-failed", "volume %s stopped serving: %s failed: %s", v->record.name,
+                where, error_text(why));
     log_fail(v);
     waitq_wake_all(&v->commit_wake);
     waitq_wake_all(&v->commit_done);
@@ -27,18 +31,27 @@ void volume_fail(struct volume *v, int why, const char *where)
     waitq_wake_all(&v->space.changed);
 }
 
-int volume_get_state(const struct volume *v) { return v->state; }
-const struct volume_record *volume_get_record(const struct volume *v) { return &v->record; }
-uint64_t volume_size_bytes(const struct volume *v) { return v->size_bytes; }
+int volume_get_state(const struct volume *v)
+{
+    return v->state;
+}
+const struct volume_record *volume_get_record(const struct volume *v)
+{
+    return &v->record;
+}
+uint64_t volume_size_bytes(const struct volume *v)
+{
+    return v->size_bytes;
+}
 
 /* ---- The structure ---- */
 
 static void limits_init(struct volume *v)
 {
-    uint64_t budget_pages = memory_limit_bytes() / BLOCK_SIZE;
+    uint64_t budget_pages = memory_limit_bytes(reactor_memory(reactor_current())) / BLOCK_SIZE;
 
-    /* A sixteenth of memory for dirty nodes, an eighth for data that waits for its place. Twice that may exist while a
-     * commit writes. */
+    /* A sixteenth of memory for dirty nodes, an eighth for data that waits for its place. Twice that may
+     * exist while a commit writes. */
     v->nodes_max = MIN(MAX(budget_pages / 16 / NODE_BLOCKS, 64u), 16384u);
     v->deferred_max = MAX(budget_pages / 8, 256u);
 }
@@ -105,8 +118,7 @@ static void change_claim(struct volume_record *r, void *arg)
     r->owner = ((struct claim *)arg)->node;
 }
 
-static int claim(const struct volume_env *env, struct uuid id, struct volume_record *ret) may_yield;
-static int claim(const struct volume_env *env, struct uuid id, struct volume_record *ret)
+static may_yield int claim(const struct volume_env *env, struct uuid id, struct volume_record *ret)
 {
     struct claim c = {.node = env->node};
     int r;
@@ -137,13 +149,12 @@ static void change_insync(struct volume_record *r, void *arg)
 }
 
 /*
- * The members that answered the fence are what we have. All drives of this implementation belong to this node, so its
- * members restarted together with their owner: what they had not flushed was lost by every holder, and any one of them
- * that was in sync holds everything that was flushed (the model's world "reboot"). The ones that did not answer leave
- * the set.
+ * The members that answered the fence are what we have. All drives of this implementation belong to this
+ * node, so its members restarted together with their owner: what they had not flushed was lost by every
+ * holder, and any one of them that was in sync holds everything that was flushed (the model's world
+ * "reboot"). The ones that did not answer leave the set.
  */
-static int fence_members(struct volume *v) may_yield;
-static int fence_members(struct volume *v)
+static may_yield int fence_members(struct volume *v)
 {
     uint32_t usable = 0;
     int r = volume_groups_new(v);
@@ -159,13 +170,15 @@ static int fence_members(struct volume *v)
     return usable ? 0 : ERR_GROUP_DEGRADED_BELOW;
 }
 
-/* Makes drives stale that were in use by some group and are not here. Before the log runs: the commit that ends
- * opening records it. */
+/* Makes drives stale that were in use by some group and are not here. Before the log runs: the commit that
+ * ends opening records it. */
 static void absent_make_stale(struct volume *v, uint64_t since_txg)
 {
     for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g))
         for (uint32_t i = 0; i < g->member_count; i++) {
             struct group_member *gm = &g->members[i];
+            if (gm->state == MEMBER_FILLING)
+                gm->state = MEMBER_STALE; /* a repair that did not end: begins anew */
             if (gm->state == MEMBER_STALE || group_drive_usable(gm->drive))
                 continue;
             group_drive_make_stale(v->groups, gm->drive, since_txg);
@@ -176,8 +189,7 @@ static void absent_make_stale(struct volume *v, uint64_t since_txg)
                 ((struct space_group *)g->volume_private)->item_dirty = true;
 }
 
-static int start_running(struct volume *v) may_yield;
-static int start_running(struct volume *v)
+static may_yield int start_running(struct volume *v)
 {
     v->log_started = true;
     reactor_add_turn_hook(&v->hook);
@@ -186,8 +198,7 @@ static int start_running(struct volume *v)
     return 0;
 }
 
-static int open_load(struct volume *v) may_yield;
-static int open_load(struct volume *v)
+static may_yield int open_load(struct volume *v)
 {
     struct disk_root root;
     uint64_t txg_max;
@@ -213,8 +224,7 @@ static int open_load(struct volume *v)
 }
 
 /* Everything that was replayed becomes a root on every member: they are level. Then the set is recorded. */
-static int open_level(struct volume *v) may_yield;
-static int open_level(struct volume *v)
+static may_yield int open_level(struct volume *v)
 {
     int r = start_running(v);
 
@@ -273,8 +283,6 @@ int volume_close(struct volume *v)
     fiber_shield();
     v->closing = true;
     volume_job_cancel(v);
-    scrub_stop(v);
-    repair_stop(v);
     while (!list_empty(&v->inflight) && !v->state)
         (void)fiber_sleep(NSEC_PER_MSEC);
     while (v->background > 0)

@@ -59,8 +59,7 @@ static void plan_extent(struct read_plan *p, const struct extent *e)
 }
 
 /* Looks the range up: fills pages, or where they lie. */
-static int plan_make(struct read_plan *p) may_yield;
-static int plan_make(struct read_plan *p)
+static may_yield int plan_make(struct read_plan *p)
 {
     struct volume *v = p->volume;
     struct tree_cursor c;
@@ -90,25 +89,19 @@ static int plan_make(struct read_plan *p)
 struct read_run {
     struct read_plan *plan;
     uint32_t first, count;
-    struct page *pages;
     int result;
     struct latch *latch;
     struct semaphore *slots;
 };
 
-static void run_read(struct read_run *run) may_yield;
-static void run_read(struct read_run *run)
+static may_yield void run_read(struct read_run *run)
 {
     struct read_plan *p = run->plan;
     struct volume *v = p->volume;
     struct group *g = group_find(v->groups, p->space[run->first]);
-    struct iovec iov = {.iov_base = run->pages->data, .iov_len = (size_t)run->count * BLOCK_SIZE};
     struct group_read read = {.group = g,
                               .block = p->place[run->first],
                               .blocks = run->count,
-                              .iov = &iov,
-                              .iov_count = 1,
-                              .page = run->pages,
                               .verify = VERIFY_BLOCKS,
                               .sums = &p->sums[run->first],
                               .only = -1};
@@ -117,23 +110,28 @@ static void run_read(struct read_run *run)
         run->result = ERR_VOLUME_CORRUPT;
         return;
     }
-    run->result = group_read(&read);
+    run->result = group_read(&read); /* hands out pages of its own */
+    if (!read.page) {
+        if (run->result == ERR_GROUP_DEGRADED_BELOW)
+            damage_add(v, p->object, p->block + run->first, run->count);
+        return;
+    }
     for (uint32_t i = 0; i < run->count; i++) {
         uint32_t at = run->first + i;
         bool bad = run->result && (run->result != ERR_NO_GOOD_COPY || (read.bad[i / 64] >> (i % 64) & 1));
         if (bad) {
             damage_add(v, p->object, p->block + at, 1);
-            page_put(page_at(run->pages, i), 1);
+            page_put(page_at(read.page, i), 1);
             continue;
         }
-        p->pages[at] = page_at(run->pages, i);
+        p->pages[at] = page_at(read.page, i);
         struct cache_key key = {v->cache_tag, p->space[at], p->place[at]};
         if (!cache_find(v->env.cache, key))
             (void)cache_add_data(v->env.cache, key, p->pages[at], false);
     }
 }
 
-static void run_main(void *arg)
+static may_yield void run_main(void *arg)
 {
     struct read_run *run = arg;
 
@@ -161,22 +159,7 @@ static uint32_t plan_runs(struct read_plan *p, struct read_run *runs)
     return n;
 }
 
-/* Memory for all runs, without waiting while we hold pages. ERR_NO_MEMORY. */
-static int runs_alloc(struct read_run *runs, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        int r = page_alloc(runs[i].count, &runs[i].pages);
-        if (r) {
-            while (i-- > 0)
-                page_put(runs[i].pages, runs[i].count);
-            return r;
-        }
-    }
-    return 0;
-}
-
-static int runs_read(struct read_run *runs, uint32_t n) may_yield;
-static int runs_read(struct read_run *runs, uint32_t n)
+static may_yield int runs_read(struct read_run *runs, uint32_t n)
 {
     struct latch latch;
     struct semaphore slots;
@@ -208,8 +191,7 @@ static int runs_read(struct read_run *runs, uint32_t n)
     return result;
 }
 
-static int plan_fill(struct read_plan *p) may_yield;
-static int plan_fill(struct read_plan *p)
+static may_yield int plan_fill(struct read_plan *p)
 {
     struct read_run one, *runs = p->missing == 1 || p->missing == p->blocks ? &one : NULL;
     uint32_t n;
@@ -225,9 +207,7 @@ static int plan_fill(struct read_plan *p)
             return ERR_NO_MEMORY;
     }
     n = plan_runs(p, runs);
-    int r = runs_alloc(runs, n);
-    if (!r)
-        r = runs_read(runs, n);
+    int r = runs_read(runs, n);
     if (runs != &one)
         free(runs);
     return r;
@@ -249,9 +229,8 @@ static void plan_to_vec(const struct read_plan *p, struct page_vec *ret)
     }
 }
 
-static int read_once(struct volume *v, struct read_plan *p, uint64_t object, uint64_t block, uint32_t blocks)
-    may_yield;
-static int read_once(struct volume *v, struct read_plan *p, uint64_t object, uint64_t block, uint32_t blocks)
+static may_yield int read_once(struct volume *v, struct read_plan *p, uint64_t object, uint64_t block,
+                               uint32_t blocks)
 {
     p->volume = v;
     p->object = object;
@@ -283,8 +262,7 @@ static int check_range(const struct volume *v, uint64_t object, uint64_t block, 
 }
 
 /* Leases before anything is shown (invariant 4). */
-static int read_allowed(struct volume *v) may_yield;
-static int read_allowed(struct volume *v)
+static may_yield int read_allowed(struct volume *v)
 {
     if (PREDICT_TRUE(group_set_leases_alive(v->groups)))
         return 0;
@@ -363,10 +341,8 @@ static enum volume_map_kind map_kind(const struct extent *e)
     return e->flags & EXTENT_ZERO ? MAP_ZERO : e->flags & EXTENT_LOST ? MAP_LOST : MAP_DATA;
 }
 
-static int map_range(struct volume *v, uint64_t object, uint64_t block, uint64_t end,
-                     struct volume_map_entry *out, uint32_t max, uint32_t *n) may_yield;
-static int map_range(struct volume *v, uint64_t object, uint64_t block, uint64_t end,
-                     struct volume_map_entry *out, uint32_t max, uint32_t *n)
+static may_yield int map_range(struct volume *v, uint64_t object, uint64_t block, uint64_t end,
+                               struct volume_map_entry *out, uint32_t max, uint32_t *n)
 {
     struct tree_cursor c;
     struct tree_key key = extent_key(object, block);

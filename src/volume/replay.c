@@ -28,8 +28,7 @@ struct replay {
 
 /* ---- 2: what must be known first ---- */
 
-static int learn_group(struct volume *v, const struct log_cursor *c) may_yield;
-static int learn_group(struct volume *v, const struct log_cursor *c)
+static may_yield int learn_group(struct volume *v, const struct log_cursor *c)
 {
     struct group description, *g;
     struct uuid drives[GROUP_MEMBERS_MAX];
@@ -51,8 +50,7 @@ static int learn_group(struct volume *v, const struct log_cursor *c)
     return r;
 }
 
-static int learn_stale(struct volume *v, const struct log_cursor *c) may_yield;
-static int learn_stale(struct volume *v, const struct log_cursor *c)
+static may_yield int learn_stale(struct volume *v, const struct log_cursor *c)
 {
     struct disk_stale_drive_item item;
     struct group_drive *d;
@@ -70,8 +68,7 @@ static int learn_stale(struct volume *v, const struct log_cursor *c)
     return 0;
 }
 
-static int learn(struct replay *rp) may_yield;
-static int learn(struct replay *rp)
+static may_yield int learn(struct replay *rp)
 {
     for (size_t i = 0; i < rp->scan.count; i++) {
         struct log_cursor c;
@@ -107,10 +104,8 @@ static void sums_copy(const struct extent *e, uint32_t *out)
 }
 
 /* Reads the payload, in pieces that do not cross from one run of the system group to the next. */
-static int payload_read(struct volume *v, uint64_t position, struct page *pages, uint32_t blocks,
-                        const uint32_t *sums) may_yield;
-static int payload_read(struct volume *v, uint64_t position, struct page *pages, uint32_t blocks,
-                        const uint32_t *sums)
+static may_yield int payload_read(struct volume *v, uint64_t position, struct page *pages, uint32_t blocks,
+                                  const uint32_t *sums)
 {
     for (uint32_t done = 0, n; done < blocks; done += n) {
         uint32_t group, block;
@@ -133,8 +128,7 @@ static int payload_read(struct volume *v, uint64_t position, struct page *pages,
     return 0;
 }
 
-static int verify_inline(struct verify_task *t) may_yield;
-static int verify_inline(struct verify_task *t)
+static may_yield int verify_inline(struct verify_task *t)
 {
     struct volume *v = t->replay->volume;
     const struct extent *e = &t->extent;
@@ -166,8 +160,7 @@ static int verify_inline(struct verify_task *t)
     return r;
 }
 
-static int verify_named(struct verify_task *t) may_yield;
-static int verify_named(struct verify_task *t)
+static may_yield int verify_named(struct verify_task *t)
 {
     const struct extent *e = &t->extent;
     uint32_t sums[EXTENT_BLOCKS_MAX];
@@ -180,7 +173,7 @@ static int verify_named(struct verify_task *t)
     return r ? r : check.lost ? ERR_NO_GOOD_COPY : 0;
 }
 
-static void verify_main(void *arg)
+static may_yield void verify_main(void *arg)
 {
     struct verify_task *t = arg;
 
@@ -191,10 +184,8 @@ static void verify_main(void *arg)
     free(t);
 }
 
-static int verify_start(struct replay *rp, struct log_found *b, const struct extent *e, uint64_t payload,
-                        bool inl) may_yield;
-static int verify_start(struct replay *rp, struct log_found *b, const struct extent *e, uint64_t payload,
-                        bool inl)
+static may_yield int verify_start(struct replay *rp, struct log_found *b, const struct extent *e,
+                                  uint64_t payload, bool inl)
 {
     const struct group *g = group_find(rp->volume->groups, e->space);
     struct verify_task *t = malloc(sizeof(*t));
@@ -213,8 +204,7 @@ static int verify_start(struct replay *rp, struct log_found *b, const struct ext
     return 0;
 }
 
-static int verify_batch(struct replay *rp, struct log_found *b) may_yield;
-static int verify_batch(struct replay *rp, struct log_found *b)
+static may_yield int verify_batch(struct replay *rp, struct log_found *b)
 {
     struct log_cursor c;
     uint64_t payload = b->position + b->header_blocks;
@@ -239,8 +229,7 @@ static int verify_batch(struct replay *rp, struct log_found *b)
     return r == ERR_NOT_FOUND ? 0 : r;
 }
 
-static int verify_all(struct replay *rp) may_yield;
-static int verify_all(struct replay *rp)
+static may_yield int verify_all(struct replay *rp)
 {
     int r = 0;
 
@@ -256,14 +245,12 @@ static int verify_all(struct replay *rp)
 
 /* ---- 5: applying ---- */
 
-static int prepare(struct volume *v, uint64_t object, uint64_t block, uint64_t blocks,
-                   struct tree_key *ret_last) may_yield;
-static int prepare(struct volume *v, uint64_t object, uint64_t block, uint64_t blocks,
-                   struct tree_key *ret_last)
+static may_yield int prepare(struct volume *v, uint64_t object, uint64_t block, uint64_t blocks,
+                             struct tree_key *ret_last)
 {
     struct tree_key first = extent_key(object, block), last = extent_key(object, block + blocks - 1);
 
-    return tree_prepare(&v->head, &first, &last, 4, ret_last);
+    return tree_prepare(&v->head, &first, &last, 4, EXTENT_ITEM_MAX, ret_last);
 }
 
 /* A record below the mark whose data is gone: the range answers EIO until it is written again. */
@@ -278,8 +265,7 @@ static void apply_lost(struct volume *v, struct extent *e)
                 (unsigned long long)e->blocks * BLOCK_SIZE);
 }
 
-static int apply_extent(struct volume *v, const struct log_cursor *c, bool batch_bad) may_yield;
-static int apply_extent(struct volume *v, const struct log_cursor *c, bool batch_bad)
+static may_yield int apply_extent(struct volume *v, const struct log_cursor *c, bool batch_bad)
 {
     struct extent e;
     int r = log_extent_decode(c, &e);
@@ -306,8 +292,7 @@ static int apply_extent(struct volume *v, const struct log_cursor *c, bool batch
     return 0;
 }
 
-static int apply_range(struct volume *v, const struct log_cursor *c) may_yield;
-static int apply_range(struct volume *v, const struct log_cursor *c)
+static may_yield int apply_range(struct volume *v, const struct log_cursor *c)
 {
     struct disk_log_range d;
 
@@ -348,8 +333,7 @@ static int apply_range(struct volume *v, const struct log_cursor *c)
     return 0;
 }
 
-static int apply_batch(struct volume *v, const struct log_found *b) may_yield;
-static int apply_batch(struct volume *v, const struct log_found *b)
+static may_yield int apply_batch(struct volume *v, const struct log_found *b)
 {
     struct log_cursor c;
     int r;
@@ -378,8 +362,7 @@ static int apply_batch(struct volume *v, const struct log_found *b)
 }
 
 /* Much is dirty: a commit in the middle, whose root says where replay goes on. */
-static int apply_commit(struct volume *v, const struct log_found *next) may_yield;
-static int apply_commit(struct volume *v, const struct log_found *next)
+static may_yield int apply_commit(struct volume *v, const struct log_found *next)
 {
     if (v->head.dirty_nodes <= v->nodes_max || v->inspect)
         return 0;

@@ -106,8 +106,7 @@ static void busy_add_list(struct space_group *sg, const struct run_list *l)
 }
 
 /* Reads the alloc bits of the group's chunks into busy. */
-static int busy_load(struct volume *v, struct space_group *sg, uint8_t *buf) may_yield;
-static int busy_load(struct volume *v, struct space_group *sg, uint8_t *buf)
+static may_yield int busy_load(struct volume *v, struct space_group *sg, uint8_t *buf)
 {
     memset(sg->busy, 0, DIV_ROUND_UP(sg->blocks, 8u));
     for (uint32_t first = 0; first < sg->blocks; first += SPACE_CHUNK_BLOCKS) {

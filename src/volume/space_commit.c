@@ -62,9 +62,7 @@ static int fold_sort(void *arg)
 }
 
 /* One chunk's item with all its folds; n of them from f on. */
-static int fold_chunk(struct volume *v, uint64_t txg, const struct fold *f, size_t n, uint8_t *item)
-    may_yield;
-static int fold_chunk(struct volume *v, uint64_t txg, const struct fold *f, size_t n, uint8_t *item)
+static may_yield int fold_chunk(struct volume *v, uint64_t txg, const struct fold *f, size_t n, uint8_t *item)
 {
     struct tree_key key = {f->group, ITEM_SPACE, (uint64_t)f->chunk * SPACE_CHUNK_BLOCKS};
     const struct group *g = group_find(v->groups, f->group);
@@ -109,8 +107,7 @@ static int fold_chunk(struct volume *v, uint64_t txg, const struct fold *f, size
     return tree_put(&v->pool, &key, item, (uint32_t)sizeof(head) + 2 * bytes);
 }
 
-static int fold_all(struct volume *v, uint64_t txg, struct fold_list *l, uint8_t *item) may_yield;
-static int fold_all(struct volume *v, uint64_t txg, struct fold_list *l, uint8_t *item)
+static may_yield int fold_all(struct volume *v, uint64_t txg, struct fold_list *l, uint8_t *item)
 {
     if (l->count > 4096)
         (void)reactor_block(fold_sort, l);

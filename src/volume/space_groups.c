@@ -35,8 +35,7 @@ static uint32_t copies_of(const struct volume *v, enum group_purpose p)
                            : v->record.protection.spare + 1u;
 }
 
-static int create_logged(struct volume *v, struct group *g) may_yield;
-static int create_logged(struct volume *v, struct group *g)
+static may_yield int create_logged(struct volume *v, struct group *g)
 {
     uint8_t item[GROUP_ITEM_MAX];
     uint32_t len = group_encode(g, item);
@@ -58,8 +57,7 @@ static int create_logged(struct volume *v, struct group *g)
     return 0;
 }
 
-static int group_make(struct volume *v, enum group_purpose p) may_yield;
-static int group_make(struct volume *v, enum group_purpose p)
+static may_yield int group_make(struct volume *v, enum group_purpose p)
 {
     struct space *s = &v->space;
     uint32_t id = s->next_group++;
@@ -83,7 +81,7 @@ static int group_make(struct volume *v, enum group_purpose p)
     return r;
 }
 
-static void create_main(void *arg)
+static may_yield void create_main(void *arg)
 {
     struct volume *v = arg;
     struct space *s = &v->space;

@@ -303,7 +303,7 @@ int tree_prev(struct tree_cursor *c)
 
 int tree_put(struct tree *t, const struct tree_key *key, const void *value, uint32_t len)
 {
-    int err = tree_prepare(t, key, key, 1, NULL);
+    int err = tree_prepare(t, key, key, 1, len, NULL);
     if (!err)
         tree_put_now(t, key, value, len);
     return err;
@@ -311,6 +311,6 @@ int tree_put(struct tree *t, const struct tree_key *key, const void *value, uint
 
 int tree_delete(struct tree *t, const struct tree_key *key)
 {
-    int err = tree_prepare(t, key, key, 0, NULL);
+    int err = tree_prepare(t, key, key, 0, 0, NULL);
     return err ? err : tree_delete_now(t, key);
 }

@@ -111,14 +111,13 @@ int tree_prev(struct tree_cursor *c) MUST_CHECK may_yield;
 /*
  * Prepares changes of items with keys in [first, last]: every leaf that can hold them, the item before first
  * and the one after last, and the paths to them, are resident; pages and addresses for `puts` insertions of
- * up to ITEM_LEN_MAX bytes are reserved, and for copying all these nodes. Holds until the caller yields. A
- * wide range is prepared up to *ret_last <= last (at most 64 leaves at once); ret_last may be NULL for ranges
- * known to be small (then ERR_INVALID if it is not). Inside the range any change is good; the two items
- * beside it may be replaced, not deleted. ERR_VOLUME_FULL, ERR_NO_MEMORY (after it waited for memory), errors
- * of the store: the tree is as it was.
+ * at most item_len bytes (<= ITEM_LEN_MAX) are reserved, and for copying all these nodes. Holds until the
+ * caller yields. A wide range is prepared up to *ret_last <= last (at most 64 leaves at once); ret_last may
+ * be NULL for ranges known to be small (then ERR_INVALID if it is not). Ask for no more than is needed: an
+ * insertion that fits the leaf costs nothing here.
  */
 int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree_key *last, uint32_t puts,
-                 struct tree_key *ret_last) MUST_CHECK may_yield;
+                 uint32_t item_len, struct tree_key *ret_last) MUST_CHECK may_yield;
 /* Inserts or replaces. len 1..ITEM_LEN_MAX. */
 void tree_put_now(struct tree *t, const struct tree_key *key, const void *value, uint32_t len);
 /* 0 or ERR_NOT_FOUND. */

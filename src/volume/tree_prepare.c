@@ -257,11 +257,11 @@ static int may_yield prepare_slow(struct pass *p, uint32_t puts)
 }
 
 int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree_key *last, uint32_t puts,
-                 struct tree_key *ret_last)
+                 uint32_t item_len, struct tree_key *ret_last)
 {
-    assert(!key_less(last, first));
+    assert(!key_less(last, first) && item_len <= ITEM_LEN_MAX);
     uint32_t room_wanted;
-    if (__builtin_mul_overflow(puts, ITEM_SPACE_MAX, &room_wanted))
+    if (__builtin_mul_overflow(puts, SLOT_SIZE + item_len, &room_wanted))
         return ERR_INVALID;
     struct pass p = {.tree = t, .first = *first, .last = *last, .room_wanted = room_wanted, .covered = *last};
     int err = 1;

@@ -64,8 +64,7 @@ void txg_want_commit(struct volume *v)
     }
 }
 
-static int wait_committed(struct volume *v, uint64_t txg) may_yield;
-static int wait_committed(struct volume *v, uint64_t txg)
+static may_yield int wait_committed(struct volume *v, uint64_t txg)
 {
     while (v->committed < txg && !v->state && !v->commit_stop) {
         if (v->commit_wanted < txg) {
@@ -123,8 +122,7 @@ void deferred_add(struct volume *v, uint32_t space, uint64_t block, struct page 
     l->pages += count;
 }
 
-static int deferred_write(struct volume *v, struct deferred_list *l) may_yield;
-static int deferred_write(struct volume *v, struct deferred_list *l)
+static may_yield int deferred_write(struct volume *v, struct deferred_list *l)
 {
     struct bulk bulk;
 
@@ -157,8 +155,7 @@ struct commit {
     struct list head_writes, pool_writes;
 };
 
-static int nodes_write(struct volume *v, struct list *writes) may_yield;
-static int nodes_write(struct volume *v, struct list *writes)
+static may_yield int nodes_write(struct volume *v, struct list *writes)
 {
     struct bulk bulk;
 
@@ -176,8 +173,7 @@ static void nodes_done(struct tree *t, struct list *writes)
         tree_write_done(t, CONTAINER_OF(it, struct tree_write, link));
 }
 
-static int put_head(struct volume *v, const struct commit *c) may_yield;
-static int put_head(struct volume *v, const struct commit *c)
+static may_yield int put_head(struct volume *v, const struct commit *c)
 {
     struct disk_head_item head = {.root = c->head_root,
                                   .size_bytes = le64_make(c->size_bytes),
@@ -187,8 +183,7 @@ static int put_head(struct volume *v, const struct commit *c)
     return tree_put(&v->pool, &key, &head, sizeof(head));
 }
 
-static int put_volume(struct volume *v) may_yield;
-static int put_volume(struct volume *v)
+static may_yield int put_volume(struct volume *v)
 {
     struct disk_volume_item item = {.volume = v->record.id,
                                     .next_group = le32_make(v->space.next_group),
@@ -200,8 +195,7 @@ static int put_volume(struct volume *v)
 }
 
 /* Group items that changed. *ret_any: there were some. */
-static int put_groups(struct volume *v, uint64_t txg, bool *ret_any) may_yield;
-static int put_groups(struct volume *v, uint64_t txg, bool *ret_any)
+static may_yield int put_groups(struct volume *v, uint64_t txg, bool *ret_any)
 {
     uint8_t item[GROUP_ITEM_MAX];
     uint32_t id = 0;
@@ -231,8 +225,7 @@ static int put_groups(struct volume *v, uint64_t txg, bool *ret_any)
     return 0;
 }
 
-static int commit_pool(struct volume *v, struct commit *c) may_yield;
-static int commit_pool(struct volume *v, struct commit *c)
+static may_yield int commit_pool(struct volume *v, struct commit *c)
 {
     bool any = true;
     int r = put_head(v, c);
@@ -251,8 +244,7 @@ static int commit_pool(struct volume *v, struct commit *c)
 }
 
 /* The instant in which nothing else runs: seals txg N, opens N+1. */
-static void commit_close(struct volume *v, struct commit *c) may_yield;
-static void commit_close(struct volume *v, struct commit *c)
+static may_yield void commit_close(struct volume *v, struct commit *c)
 {
     list_init(&c->head_writes);
     list_init(&c->pool_writes);
@@ -277,8 +269,7 @@ static void commit_close(struct volume *v, struct commit *c)
         log_send(v);
 }
 
-static int commit_flush(struct volume *v) may_yield;
-static int commit_flush(struct volume *v)
+static may_yield int commit_flush(struct volume *v)
 {
     bool failed = true;
     int r = 0;
@@ -287,14 +278,18 @@ static int commit_flush(struct volume *v)
         r = membership_settle(v);
         if (!r)
             r = group_set_flush(v->groups, &failed);
+        if (r == ERR_GROUP_DEGRADED_BELOW) {
+            log_flush_lost(v);
+            failed = true;
+            r = 0;
+        }
         if (!r && failed)
             membership_kick(v);
     }
     return r;
 }
 
-static int commit_write(struct volume *v, struct commit *c, bool clean) may_yield;
-static int commit_write(struct volume *v, struct commit *c, bool clean)
+static may_yield int commit_write(struct volume *v, struct commit *c, bool clean)
 {
     int r = v->replaying ? 0 : log_wait_written(v, c->log_sequence);
 
@@ -346,7 +341,7 @@ int txg_commit(struct volume *v, bool clean)
 
 /* ---- The committer's fiber ---- */
 
-static void committer_main(void *arg)
+static may_yield void committer_main(void *arg)
 {
     struct volume *v = arg;
 

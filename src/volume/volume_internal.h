@@ -92,7 +92,7 @@ struct volume {
     uint64_t damage_dropped;
 
     struct volume_job scrub, repair;
-    struct fiber *scrub_fiber, *repair_fiber;
+    bool scrub_cancel, repair_cancel;
     uint64_t scrub_rate, repair_rate;
     bool repair_again;
 
@@ -194,9 +194,7 @@ void damage_add(struct volume *v, uint64_t object, uint64_t block, uint64_t bloc
 void damage_remove(struct volume *v, uint64_t object, uint64_t block, uint64_t blocks);
 
 /* ---- jobs ---- */
-void scrub_stop(struct volume *v) may_yield;
 /* A drive was lost or came back: brings members level where that is possible now. */
 void repair_autostart(struct volume *v);
-void repair_stop(struct volume *v) may_yield;
 
 #endif

@@ -32,13 +32,12 @@ static int check_write(const struct volume *v, uint64_t object, uint64_t block, 
 struct op_need {
     struct log_need log;
     uint32_t data_blocks;
-    uint32_t puts;
+    uint32_t puts, put_len;
     struct tree_key first, last;
     enum space_urgency urgency;
 };
 
-static int ensure_all(struct volume *v, const struct op_need *n) may_yield;
-static int ensure_all(struct volume *v, const struct op_need *n)
+static may_yield int ensure_all(struct volume *v, const struct op_need *n)
 {
     int r = txg_throttle(v);
 
@@ -52,8 +51,7 @@ static int ensure_all(struct volume *v, const struct op_need *n)
 }
 
 /* Comes back inside op_hold, with everything promised until the next yield. *ret_last as tree_prepare. */
-static int op_begin(struct volume *v, const struct op_need *n, struct tree_key *ret_last) may_yield;
-static int op_begin(struct volume *v, const struct op_need *n, struct tree_key *ret_last)
+static may_yield int op_begin(struct volume *v, const struct op_need *n, struct tree_key *ret_last)
 {
     uint32_t reclaimed = 0;
 
@@ -61,7 +59,7 @@ static int op_begin(struct volume *v, const struct op_need *n, struct tree_key *
         int r = ensure_all(v, n);
         if (!r) {
             op_hold(v);
-            r = tree_prepare(&v->head, &n->first, &n->last, n->puts, ret_last);
+            r = tree_prepare(&v->head, &n->first, &n->last, n->puts, n->put_len, ret_last);
             if (!r && !v->state && log_ready(v, &n->log) &&
                 (!n->data_blocks || space_ready_data(v, n->data_blocks)))
                 return 0;
@@ -169,8 +167,7 @@ static int piece_apply(struct volume *v, const struct piece *p, struct inflight 
     return 0;
 }
 
-static int piece_write(struct volume *v, const struct piece *p, uint32_t flags, uint32_t *ret_done) may_yield;
-static int piece_write(struct volume *v, const struct piece *p, uint32_t flags, uint32_t *ret_done)
+static may_yield int piece_write(struct volume *v, const struct piece *p, uint32_t flags, uint32_t *ret_done)
 {
     uint32_t runs = MIN(p->blocks, PIECE_RUNS_MAX);
     struct op_need need = {
@@ -180,6 +177,7 @@ static int piece_write(struct volume *v, const struct piece *p, uint32_t flags, 
                 .payload_pages = p->inline_payload ? p->blocks : 0},
         .data_blocks = p->blocks,
         .puts = runs + 3,
+        .put_len = (uint32_t)sizeof(struct disk_extent) + 4 * EXTENT_BLOCKS_MAX,
         .first = extent_key(p->object, p->block),
         .last = extent_key(p->object, p->block + p->blocks - 1)};
     struct inflight f;
@@ -234,13 +232,12 @@ int volume_write(struct volume *v, uint64_t object, uint64_t block, const struct
 /* ---- Ranges: unmap, zero ---- */
 
 /* One piece of a range operation; returns how many blocks from block on are done. */
-static int range_piece(struct volume *v, uint16_t type, uint64_t object, uint64_t block, uint64_t blocks,
-                       struct inflight *f, uint64_t *ret_done) may_yield;
-static int range_piece(struct volume *v, uint16_t type, uint64_t object, uint64_t block, uint64_t blocks,
-                       struct inflight *f, uint64_t *ret_done)
+static may_yield int range_piece(struct volume *v, uint16_t type, uint64_t object, uint64_t block,
+                                 uint64_t blocks, struct inflight *f, uint64_t *ret_done)
 {
     struct op_need need = {.log = {.record_bytes = LOG_RECORD_BYTES(sizeof(struct disk_log_range))},
                            .puts = 4,
+                           .put_len = (uint32_t)sizeof(struct disk_extent) + 4 * EXTENT_BLOCKS_MAX,
                            .urgency = type == LOG_UNMAP ? SPACE_DELETE : SPACE_NORMAL,
                            .first = extent_key(object, block),
                            .last = extent_key(object, block + blocks - 1)};
@@ -282,10 +279,8 @@ static int range_piece(struct volume *v, uint16_t type, uint64_t object, uint64_
 /* A zero extent's length is 32 bits; keep the pieces well inside. */
 #define RANGE_PIECE_MAX (UINT64_C(1) << 30)
 
-static int range_change(struct volume *v, uint16_t type, uint64_t object, uint64_t block, uint64_t blocks,
-                        uint32_t flags) may_yield;
-static int range_change(struct volume *v, uint16_t type, uint64_t object, uint64_t block, uint64_t blocks,
-                        uint32_t flags)
+static may_yield int range_change(struct volume *v, uint16_t type, uint64_t object, uint64_t block,
+                                  uint64_t blocks, uint32_t flags)
 {
     uint64_t most = RANGE_PIECE_MAX;
     int r = check_write(v, object, block, blocks);

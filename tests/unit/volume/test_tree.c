@@ -95,7 +95,7 @@ static void may_yield op_change(struct model *m, bool put)
 {
     uint32_t i = draw(m, m->universe);
     struct tree_key k = key_of(i);
-    int err = tree_prepare(&m->f.tree, &k, &k, put, NULL);
+    int err = tree_prepare(&m->f.tree, &k, &k, put, ITEM_LEN_MAX, NULL);
     EXPECT(err == 0);
     if (err)
         return;
@@ -157,7 +157,7 @@ static void may_yield op_cursor(struct model *m)
         if (draw(m, 8) == 0) {
             uint32_t other = draw(m, 2) ? (uint32_t)i : draw(m, m->universe);
             struct tree_key o = key_of(other);
-            EXPECT(tree_prepare(&m->f.tree, &o, &o, 1, NULL) == 0);
+            EXPECT(tree_prepare(&m->f.tree, &o, &o, 1, ITEM_LEN_MAX, NULL) == 0);
             if (draw(m, 2))
                 model_delete_now(m, other);
             else
@@ -179,7 +179,7 @@ static void may_yield op_wide(struct model *m)
     while (a <= b) {
         struct tree_key first = key_of(a), covered;
         uint32_t puts = put ? 20 : 0;
-        int err = tree_prepare(&m->f.tree, &first, &last, puts, &covered);
+        int err = tree_prepare(&m->f.tree, &first, &last, puts, ITEM_LEN_MAX, &covered);
         EXPECT(err == 0);
         if (err)
             return;

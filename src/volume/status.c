@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What people and tests see of a volume. */
+#include "volume/volume_internal.h"
+
+void volume_get_status(struct volume *v, struct volume_status *ret)
+{
+    struct volume_status s = {.state = v->state,
+                              .read_only = v->read_only,
+                              .txg = v->txg,
+                              .size_bytes = v->size_bytes,
+                              .data_blocks = v->data_blocks,
+                              .tree_blocks = v->tree_nodes * NODE_BLOCKS,
+                              .redundancy_left = INT32_MAX,
+                              .healthy = true,
+                              .scrub = v->scrub,
+                              .repair = v->repair,
+                              .damage_count = v->damage_count + v->damage_dropped,
+                              .counters = *group_set_counters(v->groups),
+                              .log_batches = v->log.batches,
+                              .log_records = v->log.records,
+                              .commits = v->commits,
+                              .log_bytes_used = (v->log.head - v->log.tail) * BLOCK_SIZE,
+                              .log_bytes_total = v->log.blocks * BLOCK_SIZE,
+                              .reads = v->reads,
+                              .writes = v->writes,
+                              .read_blocks = v->read_blocks,
+                              .write_blocks = v->write_blocks,
+                              .flushes = v->flushes};
+
+    for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g)) {
+        s.slabs += g->member_count;
+        s.redundancy_left = MIN(s.redundancy_left, group_redundancy_left(g));
+        s.healthy &= group_healthy(g);
+        for (uint32_t i = 0; i < g->member_count; i++)
+            s.stale_members += g->members[i].state != MEMBER_CURRENT;
+    }
+    s.raw_bytes = s.slabs * v->record.slab_blocks * BLOCK_SIZE;
+    s.healthy &= s.damage_count == 0 && !s.state;
+    memcpy(s.damage, v->damage, MIN(v->damage_count, ARRAY_SIZE(s.damage)) * sizeof(s.damage[0]));
+    *ret = s;
+}
+
+void volume_check(struct volume *v)
+{
+    const struct space *s = &v->space;
+    uint64_t ready[3] = {0}, total[3] = {0};
+
+    assert(v->committed < v->txg && v->committing < v->txg);
+    assert(v->log.tail <= v->log.head && v->log.head - v->log.tail <= v->log.blocks);
+    assert(v->log.durable <= v->log.written && v->log.acknowledged <= v->log.written);
+    assert(v->log.written <= v->log.next_sequence);
+    for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g)) {
+        const struct space_group *sg = g->volume_private;
+        if (!sg)
+            continue;
+        assert(sg->free + sg->waiting <= sg->blocks);
+        if (sg->active)
+            ready[g->purpose] += sg->free;
+        if (!sg->retired_txg)
+            total[g->purpose] += sg->free;
+    }
+    for (uint32_t p = GROUP_TREE; p <= GROUP_DATA; p++) {
+        assert(ready[p] == s->ready[p]);
+        assert(total[p] == s->total_free[p]);
+    }
+    tree_check_memory(&v->head);
+    if (!v->committing)
+        tree_check_memory(&v->pool);
+}
