@@ -70,7 +70,11 @@
     X(PROTOCOL, EPROTO, "the peer broke the protocol")                                            \
     X(DENIED, EPERM, "not allowed by the access list")                                            \
     X(UNSUPPORTED, EOPNOTSUPP, "not supported")                                                   \
-    X(TOO_MANY_CLIENTS, EAGAIN, "too many clients are connected")
+    X(TOO_MANY_CLIENTS, EAGAIN, "too many clients are connected")                                 \
+    /* control and server */                                                                      \
+    X(NODE_NOT_READY, EAGAIN, "not open at the moment")                                           \
+    X(CONTROL_REQUEST, EINVAL, "the request is not understood")                                   \
+    X(NODE_CONFIG, EINVAL, "the node cannot start as configured")
 
 enum error_code {
     ERROR_NONE = 0,
