@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of all commands. man/ and the shells' completions follow it; tests/integration/cli.t checks that.
+ */
+#include "cli/cli.h"
+
+#define END_OPTIONS                               \
+    {                                             \
+        NULL, NULL, NULL, false, COMPLETE_NOTHING \
+    }
+#define OPTIONS(...)             \
+    (const struct cli_option[])  \
+    {                            \
+        __VA_ARGS__, END_OPTIONS \
+    }
+
+#define YES                                                \
+    {                                                      \
+        "yes", NULL, "do not ask", false, COMPLETE_NOTHING \
+    }
+#define NO_WAIT                                                                                  \
+    {                                                                                            \
+        "no-wait", NULL, "return at once; the work goes on in the node", false, COMPLETE_NOTHING \
+    }
+#define WAIT                                                                    \
+    {                                                                           \
+        "wait", NULL, "wait for its end (the default)", false, COMPLETE_NOTHING \
+    }
+#define ALL                                                 \
+    {                                                       \
+        "all", NULL, "all volumes", false, COMPLETE_NOTHING \
+    }
+#define FORCE                                                                                              \
+    {                                                                                                      \
+        "force", NULL, "also over a foreign file system, partition table or pool", false, COMPLETE_NOTHING \
+    }
+#define RATE                                                                       \
+    {                                                                              \
+        "rate", "SIZE", "bytes a second at most, as 100M", false, COMPLETE_NOTHING \
+    }
+
+const struct cli_option cli_global_options[] = {
+    {"socket", "PATH", "the node's control socket, DIR/ashlar.sock (-s; else $ASHLAR_SOCK)", false,
+     COMPLETE_FILE},
+    {"json", NULL, "answer in JSON", false, COMPLETE_NOTHING},
+    {"help", NULL, "help on the command (-h)", false, COMPLETE_NOTHING},
+    END_OPTIONS,
+};
+
+const struct cli_command cli_commands[] = {
+    {"status", "", 0, 0, COMPLETE_NOTHING,
+     OPTIONS({"no-wait", NULL, "also while the node starts: answer at once", false, COMPLETE_NOTHING}),
+     "how the node, its drives and its volumes are",
+     "Says whether all is well and what is not. Damaged ranges of volumes are named.\n", cmd_status},
+
+    {"drive list", "", 0, 0, COMPLETE_NOTHING,
+     OPTIONS({"all", NULL, "also drives that were removed", false, COMPLETE_NOTHING}),
+     "the drives of the pool", NULL, cmd_drive_list},
+    {"drive add", "PATH", 1, 1, COMPLETE_FILE,
+     OPTIONS({"size", "SIZE", "of a file that is made", false, COMPLETE_NOTHING}, FORCE, YES),
+     "take a device or file into the pool",
+     "Formats PATH and uses it for new data. A file that does not exist is made. A drive of this pool that "
+     "was\n"
+     "missing is taken back as it is. Anything that holds something else is refused without --force.\n",
+     cmd_drive_add},
+    {"drive remove", "DRIVE", 1, 1, COMPLETE_DRIVE, OPTIONS(YES, NO_WAIT), "take a drive out of the pool",
+     "DRIVE is its path or id. Refuses if a volume would lose data, or could not get its redundancy back on\n"
+     "the other drives. Then its data is restored on them from the other copies.\n",
+     cmd_drive_remove},
+    {"drive replace", "OLD [NEW]", 1, 2, COMPLETE_DRIVE, OPTIONS(FORCE, YES, NO_WAIT),
+     "put a new drive in the place of another one",
+     "OLD is its path or id. NEW is formatted; without it, a new drive is made at OLD's path, if what is "
+     "there\n"
+     "is not a good drive. Then the volumes are repaired.\n",
+     cmd_drive_replace},
+    {"drive locate", "DRIVE", 1, 1, COMPLETE_DRIVE,
+     OPTIONS({"seconds", "N", "how long (10)", false, COMPLETE_NOTHING}), "make a drive's light blink",
+     "Reads from it, so that a person can find it by its light.\n", cmd_drive_locate},
+
+    {"volume create", "NAME", 1, 1, COMPLETE_NOTHING,
+     OPTIONS({"size", "SIZE", "its size; space is taken only as it is written", false, COMPLETE_NOTHING},
+             {"protect", "P", "none, mirror:2 or mirror:3", false, COMPLETE_PROTECTION}),
+     "make a volume", "Both --size and --protect are needed.\n", cmd_volume_create},
+    {"volume list", "", 0, 0, COMPLETE_NOTHING, NULL, "all volumes", NULL, cmd_volume_list},
+    {"volume show", "NAME", 1, 1, COMPLETE_VOLUME, NULL, "everything about one volume", NULL,
+     cmd_volume_show},
+    {"volume grow", "NAME SIZE", 1, 2, COMPLETE_VOLUME,
+     OPTIONS({"size", "SIZE", "its new size, as the second argument", false, COMPLETE_NOTHING}),
+     "make a volume larger", "Clients see the new size when they connect again.\n", cmd_volume_grow},
+    {"volume delete", "NAME", 1, 1, COMPLETE_VOLUME, OPTIONS(YES, NO_WAIT),
+     "delete a volume and all its data", "Clients are disconnected.\n", cmd_volume_delete},
+
+    {"export", "NAME", 1, 1, COMPLETE_VOLUME,
+     OPTIONS({"nbd", NULL, "over NBD", false, COMPLETE_NOTHING},
+             {"allow", "CIDR", "only clients of these networks, one or more", true, COMPLETE_NOTHING},
+             {"read-only", NULL, "clients cannot write", false, COMPLETE_NOTHING}),
+     "offer a volume to clients",
+     "It stays exported over restarts. Exporting again with other options replaces them and disconnects the\n"
+     "clients.\n",
+     cmd_export},
+    {"unexport", "NAME", 1, 1, COMPLETE_VOLUME, NULL, "offer a volume no longer",
+     "Clients are disconnected.\n", cmd_unexport},
+
+    {"scrub", "NAME", 0, 1, COMPLETE_VOLUME, OPTIONS(ALL, RATE, WAIT, NO_WAIT),
+     "read and verify every copy of everything, and repair it",
+     "Interrupting the command does not interrupt the work.\n", cmd_scrub},
+    {"repair", "NAME", 0, 1, COMPLETE_VOLUME, OPTIONS(ALL, RATE, WAIT, NO_WAIT),
+     "restore the copies that drives lack",
+     "It starts by itself when a drive is lost or comes back. Interrupting the command does not interrupt "
+     "the\n"
+     "work.\n",
+     cmd_repair},
+
+    {"top", "", 0, 0, COMPLETE_NOTHING,
+     OPTIONS({"once", NULL, "one sample", false, COMPLETE_NOTHING},
+             {"interval", "SECONDS", "between samples (1)", false, COMPLETE_NOTHING}),
+     "live rates, latencies, queues and cache", NULL, cmd_top},
+    {"events", "", 0, 0, COMPLETE_NOTHING,
+     OPTIONS({"follow", NULL, "go on with those that come", false, COMPLETE_NOTHING},
+             {"last", "N", "only the newest N", false, COMPLETE_NOTHING}),
+     "what happened lately", NULL, cmd_events},
+    {"version", "", 0, 0, COMPLETE_NOTHING, NULL, "versions of this program and of the node", NULL,
+     cmd_version},
+    {"completion", "SHELL", 1, 1, COMPLETE_SHELL, NULL, "print the completion for bash or zsh",
+     "    ashlar completion bash >/etc/bash_completion.d/ashlar\n"
+     "    ashlar completion zsh >/usr/local/share/zsh/site-functions/_ashlar\n",
+     cmd_completion},
+    {"help", "[COMMAND]", 0, 2, COMPLETE_NOTHING, NULL, "this help, or help on a command", NULL, cmd_help},
+    {NULL, NULL, 0, 0, COMPLETE_NOTHING, NULL, NULL, NULL, NULL},
+};
