@@ -162,7 +162,7 @@ int volume_create(const struct volume_env *env, const struct volume_create_optio
                                 .deleted = true};
     (void)snprintf(rec.name, sizeof(rec.name), "%s", o->name);
     (void)snprintf(rec.kind, sizeof(rec.kind), "%s", o->kind);
-    if ((uint64_t)rec.system_runs * slab < ROOT_RING_BLOCKS + 256u || rec.system_runs > SYSTEM_RUNS_MAX)
+    if (slab < 16 || (uint64_t)rec.system_runs * slab < ROOT_RING_BLOCKS + 128u ||
         return ERR_INVALID;
     int r = record_insert(env, &rec);
     if (r)

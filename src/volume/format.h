@@ -183,7 +183,7 @@ struct disk_crypt {
 
 /* ---- Root ring: in system group 0, blocks 0 .. ROOT_RING_BLOCKS-1; root of txg t in slot t mod ring ---- */
 
-#define ROOT_RING_BLOCKS 128u
+#define ROOT_RING_BLOCKS 16u
 #define ROOT_MAGIC       UINT64_C(0x3130544f4f525341) /* "ASROOT01" */
 
 struct disk_root { /* one block; crc32c over all of it, seeded with volume id, last */

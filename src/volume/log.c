@@ -391,7 +391,7 @@ static void batch_plan_log(struct volume *v, struct log_batch *b, uint32_t used)
 static void batch_submit(struct volume *v, struct log_batch *b)
 {
     struct log *l = &v->log;
-    uint32_t most = b->data_count + 4;
+    uint32_t most = b->data_count + batch_blocks(b) / v->record.slab_blocks + 2;
 
     b->position = l->head;
     l->head += batch_blocks(b);

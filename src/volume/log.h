@@ -59,7 +59,7 @@ struct log_batch {
     bool dsync;                 /* the log write itself was durable, and there was no data beside it */
     struct group_write few[4];  /* writes: these, or malloc'ed when they are more */
     struct group_write *writes; /* from submit to written */
-    struct iovec iov[2 * LOG_DATA_RUNS_MAX + 4];
+    struct iovec iov[2 * LOG_DATA_RUNS_MAX + 64]; /* and a cut for each run of the system group */
     uint32_t write_count;
     uint64_t opened_ns;
     struct waitq waiters;

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A volume from its making to its reopening, on real files. */
+#include "volume_test.h"
+
+#define BLOCKS 2048u
+
+static void may_yield write_read(void *arg)
+{
+    const char *protection = arg;
+    struct pool p;
+    struct volume *v;
+
+    pool_open(&p);
+    struct uuid id = pool_volume(&p, protection, BLOCKS * BLOCK_SIZE);
+    if (CHECK_EQ(volume_open(&p.env, id, &v), 0)) {
+        CHECK(test_holds(v, 0, 16, 0));
+        CHECK_EQ(test_write(v, 3, 1, 1, 0), 0);
+        CHECK_EQ(test_write(v, 10, 64, 2, 0), 0);
+        CHECK_EQ(test_write(v, 20, 4, 3, VOLUME_WRITE_FUA), 0);
+        CHECK(test_holds(v, 3, 1, 1));
+        CHECK(test_holds(v, 10, 10, 2));
+        CHECK(test_holds(v, 20, 4, 3));
+        CHECK(test_holds(v, 24, 50, 2));
+        CHECK_EQ(volume_flush(v), 0);
+        CHECK_EQ(volume_commit(v), 0);
+        CHECK(test_holds(v, 20, 4, 3));
+        volume_check(v);
+        CHECK_EQ(volume_unmap(v, OBJECT_BLOCK_DEVICE, 12, 30, 0), 0);
+        CHECK(test_holds(v, 12, 30, 0));
+        CHECK(test_holds(v, 42, 32, 2));
+        CHECK_EQ(volume_close(v), 0);
+    }
+    if (CHECK_EQ(volume_open(&p.env, id, &v), 0)) {
+        CHECK(test_holds(v, 3, 1, 1));
+        CHECK(test_holds(v, 10, 2, 2));
+        CHECK(test_holds(v, 12, 30, 0));
+        CHECK(test_holds(v, 42, 32, 2));
+        CHECK_EQ(volume_close(v), 0);
+    }
+    CHECK_EQ(volume_delete(&p.env, id, NULL), 0);
+    pool_close(&p);
+}
+
+static void what_is_written_is_read_after_reopening(void **state)
+{
+    (void)state;
+    drive_test_run(write_read, (void *)(uintptr_t) "none");
+}
+static void what_is_written_to_a_mirror_is_read_after_reopening(void **state)
+{
+    (void)state;
+    drive_test_run(write_read, (void *)(uintptr_t) "mirror:3");
+}
+
+/* Random overwrites, unmaps and commits against a model; closes and reopens now and then. */
+static void may_yield random_model(void *arg)
+{
+    static uint32_t model[BLOCKS];
+    struct pool p;
+    struct volume *v;
+    uint64_t rng = 42;
+    bool good = true;
+
+    (void)arg;
+    memset(model, 0, sizeof(model));
+    pool_open(&p);
+    struct uuid id = pool_volume(&p, "mirror:2", BLOCKS * BLOCK_SIZE);
+    good = CHECK_EQ(volume_open(&p.env, id, &v), 0);
+    for (uint32_t step = 1; good && step < 4000; step++) {
+        rng = hash_mix64(rng + step);
+        uint32_t block = (uint32_t)(rng >> 8) % BLOCKS,
+                 n = MIN((uint32_t)(rng >> 40) % 33 + 1, BLOCKS - block);
+        switch (rng % 16) {
+        case 0:
+            good = CHECK_EQ(volume_unmap(v, OBJECT_BLOCK_DEVICE, block, n, 0), 0);
+            memset(model + block, 0, n * sizeof(*model));
+            break;
+        case 1:
+            good = CHECK_EQ(volume_zero(v, OBJECT_BLOCK_DEVICE, block, n, VOLUME_WRITE_FUA), 0);
+            memset(model + block, 0, n * sizeof(*model));
+            break;
+        case 2:
+            if (step % 5 == 0)
+                good = CHECK_EQ(volume_commit(v), 0);
+            volume_check(v);
+            break;
+        case 3:
+            if (step % 7 == 0) {
+                good = CHECK_EQ(volume_close(v), 0) && CHECK_EQ(volume_open(&p.env, id, &v), 0);
+            }
+            break;
+        case 4:
+        case 5:
+        case 6:
+        case 7:
+            for (uint32_t i = 0; good && i < n; i++)
+                good = CHECK(test_holds(v, block + i, 1, model[block + i]));
+            break;
+        default:
+            good = CHECK_EQ(test_write(v, block, n, step, rng & 256 ? VOLUME_WRITE_FUA : 0), 0);
+            for (uint32_t i = 0; i < n; i++)
+                model[block + i] = step;
+        }
+    }
+    for (uint32_t i = 0; good && i < BLOCKS; i++)
+        good = CHECK(test_holds(v, i, 1, model[i]));
+    if (good)
+        CHECK_EQ(volume_close(v), 0);
+    pool_close(&p);
+}
+
+static void random_changes_agree_with_a_model(void **state)
+{
+    (void)state;
+    drive_test_run(random_model, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_is_written_is_read_after_reopening, drive_test_setup,
+                                        drive_test_teardown),
+        cmocka_unit_test_setup_teardown(what_is_written_to_a_mirror_is_read_after_reopening, drive_test_setup,
+                                        drive_test_teardown),
+        cmocka_unit_test_setup_teardown(random_changes_agree_with_a_model, drive_test_setup,
+                                        drive_test_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
