@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One seed: one history from an empty pool to the last check. */
+#ifndef ASHLAR_SIM_SEED_H
+#define ASHLAR_SIM_SEED_H
+
+#include "sim/model.h"
+#include "sim/target.h"
+
+#include <stdio.h>
+
+struct seed_options {
+    uint64_t seed;
+    bool trace;
+    FILE *out; /* of the trace and of the options */
+    enum sim_mutant mutant;
+    const struct sim_target_ops *target;
+};
+
+struct seed_result { /* plain: it goes through a pipe */
+    uint64_t seed;
+    bool failed;
+    uint64_t trace_hash;
+    uint64_t events;
+    uint64_t acked;   /* operations acknowledged */
+    uint64_t crashes; /* of both kinds */
+    uint64_t sim_ns;  /* virtual time */
+    uint64_t cpu_ns;  /* of the whole process that ran it */
+    uint64_t faults[SIM_FAULT_COUNT];
+    char why[768];
+};
+
+/* Runs in the calling process, which should end soon after: dead processes of the history are never freed. */
+void seed_run(const struct seed_options *o, struct seed_result *ret);
+
+/* ---- What seed.c, workload.c and chaos.c share ---- */
+
+enum seed_phase { PHASE_CREATE, PHASE_OPEN, PHASE_WORK, PHASE_LAST };
+
+struct seed {
+    const struct seed_options *o;
+    struct sim_swarm w;
+    struct sim *sim;
+    struct sim_node *node;
+    struct model *model;
+    struct sim_random random; /* the workload's stream */
+    struct sim_random chaos;
+    struct sim_target *target; /* of the living process */
+    enum seed_phase phase;
+    uint64_t life; /* counts processes */
+    uint64_t acked, acked_goal;
+    uint64_t last_progress_ns;
+    uint64_t crashes;
+    uint32_t clients_running;
+    bool stop;      /* clients: finish what you do */
+    bool life_over; /* the main fiber has nothing left to do */
+    bool full_seen;
+    bool growing; /* a client grows the volume: one at a time */
+    bool failed;
+    char why[768];
+};
+
+/* The first failure counts; the history ends at it. */
+void seed_fail(struct seed *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* workload.c: runs the clients until s->stop or the goal; in a fiber. */
+void workload_run(struct seed *s) may_yield;
+/* Reads every block and checks it. */
+void workload_verify(struct seed *s) may_yield;
+
+/* chaos.c */
+void chaos_start(struct seed *s); /* for the life that begins: arms what is drawn */
+void chaos_quiet(struct seed *s); /* all faults stop */
+
+#endif
