@@ -163,6 +163,7 @@ int volume_create(const struct volume_env *env, const struct volume_create_optio
     (void)snprintf(rec.name, sizeof(rec.name), "%s", o->name);
     (void)snprintf(rec.kind, sizeof(rec.kind), "%s", o->kind);
     if (slab < 16 || (uint64_t)rec.system_runs * slab < ROOT_RING_BLOCKS + 128u ||
+        rec.system_runs > SYSTEM_RUNS_MAX)
         return ERR_INVALID;
     int r = record_insert(env, &rec);
     if (r)
