@@ -147,7 +147,7 @@ static void fiber_role_assumed read_body(void *arg)
         else if (skip == 1)
             EXPECT(tree_seek(&c, &f.tree, &k, SEEK_GE) == ERR_NO_GOOD_COPY);
         else
-            EXPECT(tree_prepare(&f.tree, &k, &last, 3, &covered) == ERR_NO_GOOD_COPY);
+            EXPECT(tree_prepare(&f.tree, &k, &last, 3, ITEM_LEN_MAX, &covered) == ERR_NO_GOOD_COPY);
         EXPECT(f.store.fail_reads == 0);
         EXPECT(f.tree.dirty_nodes == 0);
         EXPECT(has(&f, 200));
@@ -468,10 +468,10 @@ static void fiber_role_assumed wide_body(void *arg)
     fixture_init(&f, 1);
     fill(&f, 2000);
     struct tree_key first = key_of(0), last = key_of(1999), covered;
-    EXPECT(tree_prepare(&f.tree, &first, &last, 0, NULL) == ERR_INVALID);
+    EXPECT(tree_prepare(&f.tree, &first, &last, 0, ITEM_LEN_MAX, NULL) == ERR_INVALID);
     uint32_t pieces = 0;
     for (bool end = false; !end; pieces++) {
-        EXPECT(tree_prepare(&f.tree, &first, &last, 0, &covered) == 0);
+        EXPECT(tree_prepare(&f.tree, &first, &last, 0, ITEM_LEN_MAX, &covered) == 0);
         EXPECT(!key_less(&covered, &first) && !key_less(&last, &covered));
         struct tree_cursor c;
         while (tree_seek_now(&c, &f.tree, &first, SEEK_GE) == 0 && !key_less(&covered, &c.key))
@@ -502,7 +502,7 @@ static void fiber_role_assumed squeeze_body(void *arg)
     fixture_commit(&f);
     for (uint32_t i = 0; i < 50; i++) {
         struct tree_key first = key_of(i * 19), last = key_of(i * 19 + 30);
-        EXPECT(tree_prepare(&f.tree, &first, &last, 2, NULL) == 0);
+        EXPECT(tree_prepare(&f.tree, &first, &last, 2, ITEM_LEN_MAX, NULL) == 0);
         static struct page *pages[4096];
         uint32_t n = 0;
         while (n < ARRAY_SIZE(pages) && page_alloc(1, &pages[n]) == 0)
