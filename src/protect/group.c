@@ -243,10 +243,7 @@ void group_drive_begin(struct group_drive *d, struct drive_io *io)
 static void drive_latency_add(struct group_drive *d, uint64_t ns)
 {
     ns = MIN(ns, LATENCY_SAMPLE_MAX_NS);
-    if (d->mean_ns == 0)
-        d->mean_ns = ns;
-    else
-        d->mean_ns = d->mean_ns - d->mean_ns / 16 + ns / 16;
+    d->mean_ns = d->mean_ns - d->mean_ns / 16 + ns / 16; /* from 0: one slow answer condemns nobody */
     if (ns > d->high_ns)
         d->high_ns += (ns - d->high_ns) / 4; /* one in a hundred holds it up against the fall */
     else

@@ -259,7 +259,7 @@ static void job_choose(struct read_job *j)
     uint64_t best_mean = UINT64_MAX;
     uint32_t rotor = j->e->rotor++;
     for (uint32_t m = 0; m < g->member_count; m++) {
-        if (member_readable(&g->members[m]))
+        if (member_readable(&g->members[m]) && g->members[m].drive->mean_ns > 0) /* 0: not known yet */
             best_mean = MIN(best_mean, g->members[m].drive->mean_ns);
     }
     for (uint32_t m = 0; m < g->member_count; m++) {
