@@ -68,20 +68,30 @@ static may_yield void fixture_body(void *arg)
         fake_drive_free(f->drives[i]);
 }
 
-void fixture_run(uint32_t drives, uint32_t slabs, void (*body)(struct fixture *f))
+void fixture_run_seed(uint32_t drives, uint32_t slabs, uint64_t seed, void (*body)(struct fixture *f))
 {
     assert(drives <= FIXTURE_DRIVES_MAX);
     log_set_level(LOG_ERROR_);
-    struct fixture_run run = {.body = body, .f = {.drive_count = drives, .slabs = slabs}};
+    struct fixture_run run = {.body = body, .f = {.drive_count = drives, .slabs = slabs, .seed = seed}};
     run.f.options = (struct group_set_options){.volume = {{0x70}},
                                                .epoch = 1,
                                                .slab_blocks = FIXTURE_SLAB_BLOCKS,
                                                .drive_failed = note_failed_drive,
                                                .ctx = &run.f};
     check_failed = false;
-    test_run(fixture_body, &run);
+    struct test_world w;
+    test_world_init(&w);
+    w.shuffle = seed != 0;
+    w.seed = seed != 0 ? seed : 1;
+    test_run_with(&w, 64 * MIB, MIB, fixture_body, &run);
+    test_world_done(&w);
     if (check_failed)
-        fail_msg("%s", check_text);
+        fail_msg("seed %llu: %s", (unsigned long long)seed, check_text);
+}
+
+void fixture_run(uint32_t drives, uint32_t slabs, void (*body)(struct fixture *f))
+{
+    fixture_run_seed(drives, slabs, 0, body);
 }
 
 void fill_block(uint8_t *to, uint32_t block, uint32_t version)

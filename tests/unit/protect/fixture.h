@@ -20,6 +20,7 @@ struct fixture {
     struct drive_set set;
     struct group_set_options options;
     struct group_set *groups;
+    uint64_t seed;
     uint32_t failures; /* calls of drive_failed */
     struct group_drive *failed[FIXTURE_DRIVES_MAX];
 };
@@ -27,6 +28,8 @@ struct fixture {
 /* Runs body on a fiber with that many drives of so many slabs; asserts (in the caller's stack) that every
  * CHECK held. */
 void fixture_run(uint32_t drives, uint32_t slabs, void (*body)(struct fixture *f));
+/* The same where which ready fiber runs is drawn from a seed; the body finds the seed in f->seed. */
+void fixture_run_seed(uint32_t drives, uint32_t slabs, uint64_t seed, void (*body)(struct fixture *f));
 /* The set as a restarted process has it. */
 void fixture_reopen(struct fixture *f) may_yield;
 
