@@ -57,6 +57,8 @@ static void fake_transfer(struct fake_drive *f, struct drive_io *io)
         }
         return;
     }
+    if (io->op == DRIVE_WRITE && f->swallow_writes)
+        return;
     struct fake_slab *s = &f->slabs[io->slab];
     size_t at = (size_t)io->block * BLOCK_SIZE;
     for (uint32_t i = 0; i < io->iov_count; i++) {

@@ -74,6 +74,21 @@ FIXTURE_TEST(scrub_finds_unreadable_blocks_one_by_one, 2, 4)
     CHECK_EQ(d->writes, 2);
 }
 
+FIXTURE_TEST(scrub_does_not_call_repaired_what_a_drive_only_claims, 2, 4)
+{
+    struct group *g = fixture_create(f, 1, 2);
+    uint32_t sums[8];
+    fixture_write(g, 0, 8, 1, sums);
+    spoil(f, g, 0, 3);
+    fixture_member(f, g, 0)->swallow_writes = true;
+    struct group_check check;
+    uint64_t bad[GROUP_READ_MAX / 64];
+    CHECK_EQ(group_scrub(g, 0, 8, VERIFY_BLOCKS, sums, &check, bad), 0);
+    CHECK_EQ(check.copies_bad, 1);
+    CHECK_EQ(check.copies_repaired, 0);
+    CHECK_EQ(group_set_counters(f->groups)->blocks_repaired, 0);
+}
+
 FIXTURE_TEST(scrub_of_a_node_is_all_or_nothing, 2, 4)
 {
     struct group *g = fixture_create(f, 1, 2);
@@ -346,6 +361,7 @@ int main(void)
         cmocka_unit_test(scrub_finds_and_repairs_every_bad_copy),
         cmocka_unit_test(scrub_tells_what_is_lost_and_repairs_the_rest),
         cmocka_unit_test(scrub_finds_unreadable_blocks_one_by_one),
+        cmocka_unit_test(scrub_does_not_call_repaired_what_a_drive_only_claims),
         cmocka_unit_test(scrub_of_a_node_is_all_or_nothing),
         cmocka_unit_test(scrub_without_a_drive_is_an_error),
         cmocka_unit_test(scrub_does_not_write_over_log_and_roots),

@@ -108,6 +108,28 @@ FIXTURE_TEST(write_that_one_member_missed_is_good_but_failed, 3, 4)
     CHECK(!group_healthy(g));
 }
 
+FIXTURE_TEST(success_on_a_drive_that_failed_another_write_does_not_count, 2, 4)
+{
+    struct group *g = fixture_create(f, 7, 2);
+    struct fake_drive *bad = fixture_member(f, g, 0);
+    struct pending_write good, missed;
+    bad->write_delay_ns = 20 * NSEC_PER_MSEC;
+    pending_submit(&good, g, 0, 1, false);
+    bad->write_delay_ns = 0;
+    bad->write_error = ERR_SYS(EIO);
+    pending_submit(&missed, g, 1, 1, false);
+    sleep_ms(1);
+    CHECK(missed.w.failed);
+    pending_end(&missed);
+    bad->write_error = 0;
+    sleep_ms(30);
+    /* It has this one, but its flush would promise nothing any more. */
+    CHECK(copy_is(f, g, 0, 0, 1));
+    CHECK_EQ(good.w.result, 0);
+    CHECK(good.w.failed);
+    pending_end(&good);
+}
+
 FIXTURE_TEST(write_that_every_member_missed_is_an_error, 2, 4)
 {
     struct group *g = fixture_create(f, 7, 2);
@@ -429,12 +451,34 @@ FIXTURE_TEST(leases_of_system_drives_count_and_are_renewed, 3, 8)
              true);
 }
 
+FIXTURE_TEST(each_system_drive_must_grant_its_lease, 3, 8)
+{
+    struct protection p = {PROTECT_MIRROR, 1, 2};
+    struct group *g = NULL;
+    CHECK_EQ(group_create(f->groups, 0, GROUP_SYSTEM, p, 3, &g), 0);
+    for (uint32_t m = 0; m < 3; m++) {
+        CHECK_EQ(group_set_leases_renew(f->groups), 0);
+        fixture_member(f, g, m)->no_renew = true;
+        sleep_ms(1500);
+        for (uint32_t other = 0; other < 3; other++) /* the others renew theirs by traffic */
+            CHECK(other == m || drive_session_renew(group_drive_session(g->members[other].drive)) == 0);
+        sleep_ms(1000);
+        CHECK(!group_set_leases_alive(f->groups));
+        CHECK_EQ(group_set_leases_renew(f->groups), ERR_TIMEOUT);
+        CHECK(!group_set_leases_alive(f->groups));
+        fixture_member(f, g, m)->no_renew = false;
+    }
+    CHECK_EQ(group_set_leases_renew(f->groups), 0);
+    CHECK(group_set_leases_alive(f->groups));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(write_reaches_every_member),
         cmocka_unit_test(write_is_done_only_when_every_member_answered),
         cmocka_unit_test(write_that_one_member_missed_is_good_but_failed),
+        cmocka_unit_test(success_on_a_drive_that_failed_another_write_does_not_count),
         cmocka_unit_test(write_that_every_member_missed_is_an_error),
         cmocka_unit_test(write_without_a_drive_is_told_from_the_loop),
         cmocka_unit_test(write_to_a_lost_drive_recorded_meanwhile_is_not_failed),
@@ -453,6 +497,7 @@ int main(void)
         cmocka_unit_test(absent_drive_is_kept_and_opened_when_it_is_here),
         cmocka_unit_test(drive_of_a_higher_epoch_refuses_the_session),
         cmocka_unit_test(leases_of_system_drives_count_and_are_renewed),
+        cmocka_unit_test(each_system_drive_must_grant_its_lease),
     };
     return cmocka_run_group_tests_name("protect writes", tests, NULL, NULL);
 }
