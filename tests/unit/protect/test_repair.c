@@ -165,6 +165,16 @@ FIXTURE_TEST(member_that_was_away_catches_up, 2, 4)
     CHECK(group_healthy(g));
 }
 
+FIXTURE_TEST(copy_goes_to_filling_members_only, 2, 4)
+{
+    struct group *g = fixture_create(f, 1, 2);
+    uint32_t sums[2];
+    fixture_write(g, 0, 2, 1, sums);
+    group_drive_make_stale(f->groups, g->members[1].drive, 1);
+    CHECK_EQ(group_copy_to_member(g, 1, 0, 2, VERIFY_BLOCKS, sums), ERR_DRIVE_GONE);
+    CHECK_EQ(fixture_member(f, g, 1)->writes, 1);
+}
+
 FIXTURE_TEST(copy_never_passes_on_wrong_bytes, 3, 4)
 {
     struct group *g = fixture_create(f, 1, 3);
@@ -366,6 +376,7 @@ int main(void)
         cmocka_unit_test(scrub_without_a_drive_is_an_error),
         cmocka_unit_test(scrub_does_not_write_over_log_and_roots),
         cmocka_unit_test(member_that_was_away_catches_up),
+        cmocka_unit_test(copy_goes_to_filling_members_only),
         cmocka_unit_test(copy_never_passes_on_wrong_bytes),
         cmocka_unit_test(member_that_fails_while_filling_is_not_levelled),
         cmocka_unit_test(lost_member_is_replaced_on_another_drive),
