@@ -110,7 +110,7 @@ static int run_file(const struct runner_options *o, const char *path)
 /* "": the default. NULL: there is none of this name. */
 static const struct sim_target_ops *target_of(const char *name)
 {
-    static const struct sim_target_ops *const targets[] = {&sim_target_toy_ops};
+    static const struct sim_target_ops *const targets[] = {&sim_target_volume_ops, &sim_target_toy_ops};
     for (size_t i = 0; i < ARRAY_SIZE(targets); i++)
         if (name[0] == '\0' || strcmp(name, targets[i]->name) == 0)
             return targets[i];

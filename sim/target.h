@@ -50,6 +50,7 @@ struct sim_target_ops {
     int (*check_offline)(struct sim_node *n, const struct sim_swarm *w);
 };
 
+extern const struct sim_target_ops sim_target_volume_ops;
 extern const struct sim_target_ops sim_target_toy_ops;
 
 /* "/n0/drive-3" and the like. */

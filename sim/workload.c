@@ -49,13 +49,6 @@ static void unexpected(struct seed *s, const char *what, uint64_t block, uint64_
               error_name(err));
 }
 
-static void vec_put(struct page_vec *v)
-{
-    for (uint32_t i = 0; i < v->run_count; i++)
-        if (v->runs[i].page != NULL)
-            page_put(v->runs[i].page, v->runs[i].count);
-}
-
 /* Pages as one run, or as several: the volume must take both. */
 static int pages_get(struct seed *s, uint32_t blocks, struct page_vec *ret) may_yield;
 static int pages_get(struct seed *s, uint32_t blocks, struct page_vec *ret)
@@ -69,7 +62,7 @@ static int pages_get(struct seed *s, uint32_t blocks, struct page_vec *ret)
         struct page *p;
         int err = page_alloc_wait(n, DEADLINE_NEVER, &p);
         if (err != 0) {
-            vec_put(ret);
+            page_vec_put(ret);
             return err;
         }
         ret->runs[ret->run_count++] = (struct page_run){p, n};
@@ -94,7 +87,7 @@ static int do_write(struct seed *s, uint64_t block, uint32_t blocks, bool fua)
             model_fill(s->model, op, at++, page_at(v.runs[i].page, k)->data);
     sim_trace(s->sim, "call", fua ? "write-fua" : "write", block, blocks, op->id);
     err = s->target->ops->write(s->target, block, &v, fua);
-    vec_put(&v);
+    page_vec_put(&v);
     if (err == 0) {
         model_ack(s->model, op);
         acknowledged(s, "write", block, blocks, op->id);
@@ -155,7 +148,7 @@ static int do_read(struct seed *s, uint64_t block, uint32_t blocks)
     int err = s->target->ops->read(s->target, block, blocks, &v);
     if (err == 0) {
         check_pages(s, &r, &v);
-        vec_put(&v);
+        page_vec_put(&v);
         acknowledged(s, "read", block, blocks, 0);
     } else if (error_errno(err) != EIO || !model_read_error(s->model, &r)) {
         seed_fail(s, "read of blocks %" PRIu64 "+%" PRIu32 " failed: %s (%s); %s", block, blocks,

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The product on a simulated node: drives, coordinator and one volume, put together as ashlard does it. */
+#include "cluster/coord.h"
+#include "runtime/error.h"
+#include "sim/target.h"
+#include "volume/tree.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define COORD_PATH  "/coord"
+#define VOLUME_NAME "vol"
+
+struct place { /* what stands beneath a volume */
+    struct sim_node *node;
+    struct coord *coord;
+    uint32_t count;
+    struct drive_home *homes[SWARM_DRIVES_MAX];
+    struct drive *drives[SWARM_DRIVES_MAX];
+    struct drive_set set;
+    struct cache *cache;
+};
+
+struct volume_target {
+    struct sim_target base;
+    struct place place;
+    struct volume_env env;
+    struct volume *volume;
+};
+
+static struct volume *volume_of(struct sim_target *t)
+{
+    return CONTAINER_OF(t, struct volume_target, base)->volume;
+}
+
+/* ---- Beneath the volume ---- */
+
+static void place_close(struct place *p) may_yield;
+static void place_close(struct place *p)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        drive_set_remove(&p->set, p->drives[i]);
+        drive_detach(p->drives[i]);
+        drive_home_close(p->homes[i]);
+    }
+    drive_set_done(&p->set);
+    if (p->cache != NULL)
+        cache_free(p->cache);
+    if (p->coord != NULL)
+        coord_close(p->coord);
+}
+
+/* A drive that cannot be opened is left out, as ashlard does: the volume copes or says that it cannot. */
+static int place_open(struct sim_node *n, const struct sim_swarm *w, struct place *p) may_yield;
+static int place_open(struct sim_node *n, const struct sim_swarm *w, struct place *p)
+{
+    *p = (struct place){.node = n};
+    drive_set_init(&p->set);
+    int err = coord_local_open(COORD_PATH, &p->coord);
+    if (err == 0)
+        err = cache_new(tree_node_evicted, &p->cache);
+    for (uint32_t i = 0; err == 0 && i < w->drives; i++) {
+        char path[SIM_PATH_SIZE], why[256] = "";
+        sim_drive_path(i, path);
+        struct drive_home *h;
+        struct drive *d;
+        int open_err = drive_home_open(path, (struct uuid){{0}}, 0, &h, why, sizeof(why));
+        if (open_err == 0) {
+            open_err = drive_attach(h, &d);
+            if (open_err != 0)
+                drive_home_close(h);
+        }
+        if (open_err != 0) {
+            sim_note(sim_of_node(n), "drive %s is left out: %s %s", path, error_name(open_err), why);
+            continue;
+        }
+        p->homes[p->count] = h;
+        p->drives[p->count++] = d;
+        err = drive_set_add(&p->set, d);
+    }
+    if (err != 0)
+        place_close(p);
+    return err;
+}
+
+/* Takes slabs for another volume until only so many are free: a small pool without small drives. */
+static int place_fill(struct place *p, uint32_t spare) may_yield;
+static int place_fill(struct place *p, uint32_t spare)
+{
+    struct uuid other = world_random_uuid();
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct drive_session *s;
+        int err = drive_session_open(p->drives[i], other, 1, coord_generation(p->coord), &s);
+        if (err != 0)
+            return err;
+        struct drive_info info;
+        err = drive_get_info(p->drives[i], &info);
+        for (uint32_t g = 0; err == 0 && info.slabs_free > spare + g; g++) {
+            uint32_t slab;
+            err = drive_slab_alloc(s, g, i, &slab);
+        }
+        drive_session_close(s);
+        if (err != 0)
+            return err;
+    }
+    return 0;
+}
+
+static int volume_target_create(struct sim_node *n, const struct sim_swarm *w) may_yield;
+static int volume_target_create(struct sim_node *n, const struct sim_swarm *w)
+{
+    struct uuid pool = world_random_uuid();
+    for (uint32_t i = 0; i < w->drives; i++) {
+        char path[SIM_PATH_SIZE], why[256] = "";
+        sim_drive_path(i, path);
+        struct drive_format_options o = {
+            .path = path, .pool_id = pool, .slab_bytes = w->slab_bytes, .force = true};
+        struct uuid id;
+        int err = drive_format(&o, &id, why, sizeof(why));
+        if (err != 0) {
+            sim_note(sim_of_node(n), "format of %s: %s", path, why);
+            return err;
+        }
+    }
+    struct place p;
+    int err = place_open(n, w, &p);
+    if (err != 0)
+        return err;
+    if (w->spare_slabs != 0)
+        err = place_fill(&p, w->spare_slabs);
+    struct volume_env env = {.coord = p.coord, .drives = &p.set, .cache = p.cache, .node = pool};
+    struct volume_create_options o = {.name = VOLUME_NAME,
+                                      .kind = "block",
+                                      .size_bytes = w->volume_blocks * BLOCK_SIZE,
+                                      .system_runs = w->system_runs};
+    if (err == 0)
+        err = protection_parse(w->protection, &o.protection);
+    struct uuid id;
+    if (err == 0)
+        err = volume_create(&env, &o, &id);
+    place_close(&p);
+    return err;
+}
+
+static int find_volume(struct place *p, struct uuid *ret) may_yield;
+static int find_volume(struct place *p, struct uuid *ret)
+{
+    struct coord_record *records;
+    size_t count;
+    int err = coord_list(p->coord, "/volumes/", &records, &count);
+    if (err != 0)
+        return err;
+    err = ERR_VOLUME_NOT_FOUND;
+    for (size_t i = 0; i < count && err == ERR_VOLUME_NOT_FOUND; i++) {
+        struct volume_record r;
+        int bad = volume_record_decode(records[i].value, records[i].revision, &r);
+        if (bad == 0 && strcmp(r.name, VOLUME_NAME) == 0) {
+            *ret = r.id;
+            err = 0;
+        } else if (bad != 0) {
+            err = bad;
+        }
+    }
+    coord_records_free(records, count);
+    return err;
+}
+
+static int volume_target_open(struct sim_node *n, const struct sim_swarm *w, struct sim_target **ret)
+    may_yield;
+static int volume_target_open(struct sim_node *n, const struct sim_swarm *w, struct sim_target **ret)
+{
+    struct volume_target *t = calloc(1, sizeof(*t));
+    if (t == NULL)
+        return ERR_NO_MEMORY;
+    t->base.ops = &sim_target_volume_ops;
+    int err = place_open(n, w, &t->place);
+    if (err != 0) {
+        free(t);
+        return err;
+    }
+    t->env = (struct volume_env){.coord = t->place.coord, .drives = &t->place.set, .cache = t->place.cache};
+    struct uuid id;
+    err = find_volume(&t->place, &id);
+    t->env.node = id; /* some identity that stays: this node's */
+    if (err == 0)
+        err = volume_open(&t->env, id, &t->volume);
+    if (err != 0) {
+        place_close(&t->place);
+        free(t);
+        return err;
+    }
+    *ret = &t->base;
+    return 0;
+}
+
+static int volume_target_close(struct sim_target *target) may_yield;
+static int volume_target_close(struct sim_target *target)
+{
+    struct volume_target *t = CONTAINER_OF(target, struct volume_target, base);
+    int err = volume_close(t->volume);
+    place_close(&t->place);
+    free(t);
+    return err;
+}
+
+/* ---- Calls ---- */
+
+static uint64_t volume_target_blocks(struct sim_target *t)
+{
+    return volume_size_bytes(volume_of(t)) / BLOCK_SIZE;
+}
+
+static int volume_target_read(struct sim_target *t, uint64_t block, uint32_t blocks, struct page_vec *ret)
+    may_yield;
+static int volume_target_read(struct sim_target *t, uint64_t block, uint32_t blocks, struct page_vec *ret)
+{
+    return volume_read(volume_of(t), OBJECT_BLOCK_DEVICE, block, blocks, ret);
+}
+
+static int volume_target_write(struct sim_target *t, uint64_t block, const struct page_vec *data, bool fua)
+    may_yield;
+static int volume_target_write(struct sim_target *t, uint64_t block, const struct page_vec *data, bool fua)
+{
+    return volume_write(volume_of(t), OBJECT_BLOCK_DEVICE, block, data, fua ? VOLUME_WRITE_FUA : 0);
+}
+
+static int volume_target_unmap(struct sim_target *t, uint64_t block, uint64_t blocks, bool fua) may_yield;
+static int volume_target_unmap(struct sim_target *t, uint64_t block, uint64_t blocks, bool fua)
+{
+    return volume_unmap(volume_of(t), OBJECT_BLOCK_DEVICE, block, blocks, fua ? VOLUME_WRITE_FUA : 0);
+}
+
+static int volume_target_zero(struct sim_target *t, uint64_t block, uint64_t blocks, bool fua) may_yield;
+static int volume_target_zero(struct sim_target *t, uint64_t block, uint64_t blocks, bool fua)
+{
+    return volume_zero(volume_of(t), OBJECT_BLOCK_DEVICE, block, blocks, fua ? VOLUME_WRITE_FUA : 0);
+}
+
+static int volume_target_flush(struct sim_target *t) may_yield;
+static int volume_target_flush(struct sim_target *t)
+{
+    return volume_flush(volume_of(t));
+}
+
+static int volume_target_commit(struct sim_target *t) may_yield;
+static int volume_target_commit(struct sim_target *t)
+{
+    return volume_commit(volume_of(t));
+}
+
+static int volume_target_grow(struct sim_target *t, uint64_t blocks) may_yield;
+static int volume_target_grow(struct sim_target *t, uint64_t blocks)
+{
+    return volume_grow(volume_of(t), blocks * BLOCK_SIZE);
+}
+
+static int volume_target_map(struct sim_target *t, uint64_t block, uint64_t blocks,
+                             struct volume_map_entry *out, uint32_t max, uint32_t *ret_count) may_yield;
+static int volume_target_map(struct sim_target *t, uint64_t block, uint64_t blocks,
+                             struct volume_map_entry *out, uint32_t max, uint32_t *ret_count)
+{
+    return volume_map(volume_of(t), OBJECT_BLOCK_DEVICE, block, blocks, out, max, ret_count);
+}
+
+static int volume_target_scrub(struct sim_target *t)
+{
+    return volume_scrub_start(volume_of(t), GIB);
+}
+
+static int volume_target_repair(struct sim_target *t)
+{
+    return volume_repair_start(volume_of(t), GIB);
+}
+
+static void volume_target_get_status(struct sim_target *t, struct sim_target_status *ret)
+{
+    struct volume_status st;
+    volume_get_status(volume_of(t), &st);
+    *ret = (struct sim_target_status){
+        .state = st.state,
+        .healthy = st.healthy,
+        .busy = st.scrub.running || st.repair.running,
+        .bad_copies = st.scrub.bad_copies,
+        .repaired_copies = st.scrub.repaired_copies,
+        .lost_blocks = st.scrub.lost_blocks,
+        .damage_count = st.damage_count,
+        .commits = st.commits,
+        .log_records = st.log_records,
+        .data_blocks = st.data_blocks,
+        .tree_blocks = st.tree_blocks,
+    };
+}
+
+static void volume_target_check(struct sim_target *t) may_yield;
+static void volume_target_check(struct sim_target *t)
+{
+    volume_check(volume_of(t));
+}
+
+const struct sim_target_ops sim_target_volume_ops = {
+    .name = "volume",
+    .create = volume_target_create,
+    .open = volume_target_open,
+    .close = volume_target_close,
+    .blocks = volume_target_blocks,
+    .read = volume_target_read,
+    .write = volume_target_write,
+    .unmap = volume_target_unmap,
+    .zero = volume_target_zero,
+    .flush = volume_target_flush,
+    .commit = volume_target_commit,
+    .grow = volume_target_grow,
+    .map = volume_target_map,
+    .scrub = volume_target_scrub,
+    .repair = volume_target_repair,
+    .get_status = volume_target_get_status,
+    .check = volume_target_check,
+};
