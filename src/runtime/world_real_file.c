@@ -148,7 +148,9 @@ int real_file_open(struct reactor *r, const char *path, uint32_t flags, struct f
     }
     *f = (struct real_file){.base = {.reactor = r, .flags = flags, .direct = j.direct},
                             .fd = j.fd,
-                            .slot = real_file_register(real_world_of(r), j.fd),
+                            /* The ring lets go of a registered file some time after it was closed, and
+                             * only then of its lock: what is locked is not registered. */
+                            .slot = flags & FILE_OPEN_LOCK ? -1 : real_file_register(real_world_of(r), j.fd),
                             .is_block_device = j.is_block_device,
                             .io_align = j.io_align};
     *ret = &f->base;
