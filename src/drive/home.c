@@ -87,6 +87,7 @@ int superblock_read_pair(struct file *f, uint64_t size_bytes, struct superblock_
 /* Under sb_lock. The end first: its copy is then never older than what the beginning says. */
 int home_write_superblock(struct drive_home *h, bool clean)
 {
+    assert(!h->inspect);
     struct drive_superblock next = h->sb;
     next.generation++;
     next.incarnation = h->incarnation;
@@ -215,7 +216,10 @@ static int choose_superblock(struct drive_home *h, uint64_t size_bytes, char *wh
     if (h->sb.size_bytes > size)
         return refuse(why, n, ERR_DRIVE_SHRUNKEN, "%s was cut; replace the drive (ashlar drive replace)",
                       h->path);
-    if (p.err[1 - best] != 0)
+    for (int i = 0; i < 2; i++)
+        h->condition.superblock_damaged[i] = p.err[i] != 0;
+    h->condition.closed_in_order = h->sb.clean;
+    if (p.err[1 - best] != 0 && !h->inspect)
         event_raise(LOG_WARNING_, "drive-superblock-repaired", "%s: the %s superblock was damaged", h->path,
                     best == 0 ? "last" : "first");
     return 0;
@@ -262,11 +266,14 @@ static int load_tables(struct drive_home *h, char *why, size_t n) may_yield
 
 static int start(struct drive_home *h, char *why, size_t n) may_yield
 {
+    h->opened_clean = h->sb.clean;
+    h->opened_ns = reactor_now_ns();
+    h->incarnation = h->sb.incarnation;
+    if (h->inspect)
+        return 0;
     do
         world_random(&h->incarnation, sizeof(h->incarnation));
     while (h->incarnation == 0);
-    h->opened_clean = h->sb.clean;
-    h->opened_ns = reactor_now_ns();
     fmutex_lock(&h->sb_lock);
     int err = home_write_superblock(h, false);
     fmutex_unlock(&h->sb_lock);
@@ -302,13 +309,14 @@ static void home_free(struct drive_home *h)
     free(h);
 }
 
-int drive_home_open(const char *path, struct uuid expect_pool, uint64_t min_generation,
-                    struct drive_home **ret, char *ret_why, size_t why_size)
+static int home_open(const char *path, struct uuid expect_pool, uint64_t min_generation, bool inspect,
+                     struct drive_home **ret, char *ret_why, size_t why_size) may_yield
 {
     assert(path != NULL && ret != NULL && why_size > 0);
     struct drive_home *h = calloc(1, sizeof(*h));
     if (h == NULL)
         return refuse(ret_why, why_size, ERR_NO_MEMORY, "%s: out of memory", path);
+    h->inspect = inspect;
     if (strlen(path) >= sizeof(h->path)) {
         free(h);
         return refuse(ret_why, why_size, ERR_INVALID, "%s: the path is too long", path);
@@ -347,6 +355,23 @@ int drive_home_open(const char *path, struct uuid expect_pool, uint64_t min_gene
     return 0;
 }
 
+int drive_home_open(const char *path, struct uuid expect_pool, uint64_t min_generation,
+                    struct drive_home **ret, char *ret_why, size_t why_size)
+{
+    return home_open(path, expect_pool, min_generation, false, ret, ret_why, why_size);
+}
+
+int drive_home_inspect(const char *path, struct uuid expect_pool, uint64_t min_generation,
+                       struct drive_home **ret, char *ret_why, size_t why_size)
+{
+    return home_open(path, expect_pool, min_generation, true, ret, ret_why, why_size);
+}
+
+void drive_home_condition(const struct drive_home *h, struct drive_condition *ret)
+{
+    *ret = h->condition;
+}
+
 void drive_home_close(struct drive_home *h)
 {
     assert(reactor_current() == h->reactor);
@@ -354,7 +379,7 @@ void drive_home_close(struct drive_home *h)
     stop_fibers(h);
     /* What is only in memory yet (prepared, discarded) goes out, and then the mark of an orderly end. A
      * failure only makes the next start a start after a crash. */
-    if (home_state(h) == DRIVE_OK && drive_table_commit_all(&h->slab_table) == 0 &&
+    if (!h->inspect && home_state(h) == DRIVE_OK && drive_table_commit_all(&h->slab_table) == 0 &&
         drive_table_commit_all(&h->fence_table) == 0 && file_sync(h->file) == 0) {
         fmutex_lock(&h->sb_lock);
         int err = home_write_superblock(h, true);

@@ -59,6 +59,8 @@ struct drive_home {
     bool opened_clean;
     bool needs_prepare; /* a file: its space must be written once */
     bool closing;
+    bool inspect; /* never writes; constant */
+    struct drive_condition condition;
 
     enum drive_state state; /* shared */
     uint32_t state_claimed; /* shared: who sets the state first */

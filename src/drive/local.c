@@ -157,6 +157,8 @@ static int submit_check(struct local_drive *ld, const struct drive_io *io)
         return ERR_DRIVE_FENCED;
     if (io->op == DRIVE_FLUSH)
         return 0;
+    if (PREDICT_FALSE(h->inspect && io->op == DRIVE_WRITE))
+        return ERR_DRIVE_READ_ONLY;
     if (PREDICT_FALSE(io->slab >= h->sb.layout.slabs_total ||
                       __atomic_load_n(&h->owner[io->slab], __ATOMIC_ACQUIRE) != s->volume->tag ||
                       io->block >= ld->base.slab_blocks || io->blocks > ld->base.slab_blocks - io->block))
@@ -181,6 +183,10 @@ static void local_submit(struct drive_io *io)
         if (err == ERR_DRIVE_GONE)
             handle_take_state(ld);
         reject(ld, io, err);
+        return;
+    }
+    if (PREDICT_FALSE(io->op == DRIVE_FLUSH && ld->home->inspect)) {
+        reject(ld, io, 0);
         return;
     }
     if (io->op == DRIVE_FLUSH) {
@@ -524,7 +530,7 @@ int drive_attach(struct drive_home *h, struct drive **ret)
     list_init(&ld->flush_riding);
     list_init(&ld->flush_waiting);
     waitq_init(&ld->drained);
-    int err = file_open(h->path, FILE_OPEN_WRITE | FILE_OPEN_DIRECT, &ld->file);
+    int err = file_open(h->path, (h->inspect ? 0 : FILE_OPEN_WRITE) | FILE_OPEN_DIRECT, &ld->file);
     if (err != 0) {
         free(ld);
         return err;

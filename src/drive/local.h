@@ -28,6 +28,20 @@ int drive_format(const struct drive_format_options *o, struct uuid *ret_id, char
  * in-use drives; ret_why says what to do. The home is bound to the calling reactor. */
 int drive_home_open(const char *path, struct uuid expect_pool, uint64_t min_generation,
                     struct drive_home **ret, char *ret_why, size_t why_size) MUST_CHECK may_yield;
+/* For offline tools: the same checks and the same lock, but nothing is ever written, no table is repaired,
+ * and the incarnation is the last one's. Sessions are given in any epoch, without a fence; writes, frees,
+ * purges and allocations of what is not there get ERR_DRIVE_READ_ONLY; flushes do nothing. */
+int drive_home_inspect(const char *path, struct uuid expect_pool, uint64_t min_generation,
+                       struct drive_home **ret, char *ret_why, size_t why_size) MUST_CHECK may_yield;
+/* What was found damaged at the open: [0] of copy A, [1] of copy B. An open that may write repaired it. */
+struct drive_condition {
+    bool superblock_damaged[2];
+    uint32_t table_blocks_damaged[2]; /* of the slab table */
+    uint32_t fence_blocks_damaged[2];
+    uint32_t blocks_behind; /* of both tables: whole, but older than their other copy (a crash in between) */
+    bool closed_in_order;
+};
+void drive_home_condition(const struct drive_home *h, struct drive_condition *ret);
 /* No handle may be attached. */
 void drive_home_close(struct drive_home *h) may_yield;
 struct uuid drive_home_id(const struct drive_home *h);

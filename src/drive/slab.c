@@ -153,7 +153,7 @@ static int slab_take_free(struct drive_home *h, const struct local_session *s, u
         *ret_slab = slab;
         return 0;
     }
-    err = slab_get_ready(h, s, &slab);
+    err = h->inspect ? ERR_DRIVE_READ_ONLY : slab_get_ready(h, s, &slab);
     if (err != 0)
         return err;
     struct drive_slab_live *live = &h->slabs[slab];
@@ -195,7 +195,7 @@ int home_slab_alloc(struct drive_home *h, const struct local_session *s, uint32_
 int home_slab_revoke(struct drive_home *h, const struct local_session *s, uint32_t slab)
 {
     assert(reactor_current() == h->reactor);
-    int err = session_check(h, s);
+    int err = h->inspect ? ERR_DRIVE_READ_ONLY : session_check(h, s);
     if (err != 0)
         return err;
     if (slab >= h->sb.layout.slabs_total || h->owner[slab] != s->volume->tag)
@@ -246,6 +246,8 @@ int home_slab_list(struct drive_home *h, struct uuid volume, struct slab_entry *
 int home_volume_purge(struct drive_home *h, struct uuid volume, uint64_t epoch)
 {
     assert(reactor_current() == h->reactor);
+    if (h->inspect)
+        return ERR_DRIVE_READ_ONLY;
     const struct drive_volume *known = home_volume_find(h, volume, NULL);
     uint64_t generation = known == NULL ? 0 : known->fence.generation;
     struct drive_volume *v;

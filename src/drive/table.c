@@ -67,6 +67,7 @@ static int write_durably(struct file *f, uint64_t offset, const void *block) may
 static int write_block(struct drive_table *t, uint32_t block) may_yield
 {
     struct drive_home *h = t->home;
+    assert(!h->inspect);
     uint64_t covered = t->changed[block];
     memset(t->buffer, 0, sizeof(*t->buffer));
     for (uint32_t i = 0; i < DRIVE_TABLE_ENTRIES; i++)
@@ -138,6 +139,14 @@ static int load_block(struct drive_table *t, uint32_t block, struct drive_table_
 
     int other = 1 - best;
     if (err[other] == 0 && sequence[other] == sequence[best])
+        return 0;
+    if (err[other] == 0)
+        h->condition.blocks_behind++;
+    else if (t->kind == DRIVE_TABLE_SLABS)
+        h->condition.table_blocks_damaged[other]++;
+    else
+        h->condition.fence_blocks_damaged[other]++;
+    if (h->inspect)
         return 0;
     if (err[other] != 0)
         event_raise(LOG_WARNING_, "drive-table-repaired",

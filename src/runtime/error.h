@@ -42,6 +42,7 @@
     X(DRIVE_ROLLED_BACK, ESTALE, "the drive's content is older than the pool remembers")          \
     X(DRIVE_SHRUNKEN, EIO, "the drive is smaller than it was formatted")                          \
     X(DRIVE_IN_USE, EBUSY, "another process or a mount uses the drive")                           \
+    X(DRIVE_READ_ONLY, EROFS, "the drive is open for inspection only")                            \
     /* cluster */                                                                                 \
     X(COORD_CONFLICT, EAGAIN, "the record was changed by another owner (compare-and-set failed)") \
     X(COORD_NOT_FOUND, ENOENT, "no such record")                                                  \

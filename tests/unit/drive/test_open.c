@@ -2,6 +2,8 @@
 /* What a drive is refused for, what the message says, and which damage it survives. */
 #include "drive_test.h"
 
+#include "runtime/checksum.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -235,6 +237,76 @@ static void damaged_superblock_is_taken_from_the_other_end(void **state)
     drive_test_run(superblock_body, NULL);
 }
 
+/* ---- Inspection ---- */
+
+static uint64_t hash_of(const char *name)
+{
+    uint64_t h = 0;
+    uint8_t *block = malloc(MIB);
+    int fd = open(drive_test_path(name), O_RDONLY | O_CLOEXEC);
+    assert(fd >= 0 && block != NULL);
+    ssize_t n;
+    while ((n = read(fd, block, MIB)) > 0)
+        h = hash64(block, (size_t)n, h);
+    close(fd);
+    free(block);
+    return h;
+}
+
+static void inspect_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    fill("i");
+    struct drive_home *h = drive_test_open("i");
+    struct drive_layout l = h->sb.layout;
+    uint64_t incarnation = h->incarnation;
+    drive_home_close(h);
+    drive_test_damage("i", 0, 512);
+    drive_test_damage("i", l.table_offset[1], 2 * BLOCK_SIZE);
+    drive_test_damage("i", l.fence_offset[0], BLOCK_SIZE);
+    uint64_t before = hash_of("i");
+
+    CHECK_EQ(drive_home_inspect(drive_test_path("i"), test_pool, 0, &h, why, sizeof(why)), 0);
+    CHECK_EQ(try_open("i", test_pool, 0), ERR_DRIVE_IN_USE);
+    struct drive_condition c;
+    drive_home_condition(h, &c);
+    CHECK(c.superblock_damaged[0] && !c.superblock_damaged[1]);
+    CHECK(c.table_blocks_damaged[0] == 0 && c.table_blocks_damaged[1] == 2);
+    CHECK(c.fence_blocks_damaged[0] == 1 && c.fence_blocks_damaged[1] == 0);
+    CHECK(c.closed_in_order && c.blocks_behind == 0);
+
+    struct drive *d = NULL;
+    struct drive_session *s = NULL;
+    CHECK_EQ(drive_attach(h, &d), 0);
+    CHECK_EQ(drive_session_open(d, drive_test_volume(1), 1, 1, &s), 0); /* an epoch of the past will do */
+    CHECK_EQ(drive_session_incarnation(s), incarnation);
+    uint32_t slab = UINT32_MAX, none;
+    uint8_t value;
+    CHECK_EQ(drive_slab_alloc(s, 5, 0, &slab), 0); /* is there */
+    CHECK_EQ(drive_test_read(s, slab, 0, &value), 0);
+    CHECK_EQ(drive_test_write(s, slab, 0, 1), ERR_DRIVE_READ_ONLY);
+    CHECK_EQ(drive_flush(s), 0);
+    CHECK_EQ(drive_slab_alloc(s, 5, 1, &none), ERR_DRIVE_READ_ONLY);
+    CHECK_EQ(drive_slab_free(s, slab), ERR_DRIVE_READ_ONLY);
+    CHECK_EQ(drive_volume_purge(d, drive_test_volume(1), 100), ERR_DRIVE_READ_ONLY);
+    struct drive_session *other = NULL; /* of a volume that this drive never saw */
+    CHECK_EQ(drive_session_open(d, drive_test_volume(9), 1, 1, &other), 0);
+    drive_session_close(other);
+    drive_session_close(s);
+    drive_detach(d);
+    drive_home_close(h);
+    CHECK(hash_of("i") == before);
+    check_filled("i"); /* and the next real open repairs it */
+}
+
+static void inspection_reports_damage_and_never_writes(void **state)
+{
+    (void)state;
+    drive_test_run(inspect_body, NULL);
+}
+
+/* ---- A crash at any point ---- */
+
 /* A crash between the two copies: whichever write it was, the state is the one before or the one after, and
  * what was answered before is there. */
 static uint32_t crash_after;
@@ -304,6 +376,7 @@ int main(void)
         cmocka_unit_test(drive_on_a_device_that_grew_still_opens),
         cmocka_unit_test(damaged_table_block_is_taken_from_the_other_copy),
         cmocka_unit_test(damaged_superblock_is_taken_from_the_other_end),
+        cmocka_unit_test(inspection_reports_damage_and_never_writes),
         cmocka_unit_test(failed_write_at_any_point_loses_nothing_that_was_answered),
     };
     return cmocka_run_group_tests_name("drive-open", tests, drive_test_setup, drive_test_teardown);
