@@ -2,6 +2,22 @@
 /* A volume from its making to its reopening, on real files. */
 #include "volume_test.h"
 
+#include "volume/verify.h"
+
+static void print_problem(void *ctx, const char *sentence)
+{
+    (void)ctx;
+    fprintf(stderr, "verify: %s\n", sentence);
+}
+
+/* The trees and the space items agree. */
+static may_yield bool verified(struct volume *v)
+{
+    struct volume_verify r = {.problem = print_problem};
+
+    return CHECK_EQ(volume_verify(v, &r), 0) && CHECK_EQ(r.problems, 0);
+}
+
 #define BLOCKS 2048u
 
 static void may_yield write_read(void *arg)
@@ -83,6 +99,8 @@ static void may_yield random_model(void *arg)
             if (step % 5 == 0)
                 good = CHECK_EQ(volume_commit(v), 0);
             volume_check(v);
+            if (step % 11 == 0)
+                good = verified(v);
             break;
         case 3:
             if (step % 7 == 0) {
@@ -104,7 +122,7 @@ static void may_yield random_model(void *arg)
     }
     for (uint32_t i = 0; good && i < BLOCKS; i++)
         good = CHECK(test_holds(v, i, 1, model[i]));
-    if (good)
+    if (good && verified(v))
         CHECK_EQ(volume_close(v), 0);
     pool_close(&p);
 }
