@@ -124,13 +124,9 @@ static may_yield int drive_session_start(struct group_drive *d)
     return 0;
 }
 
-/* Under d->opening. Whoever waits for a flush or a slot sees the failure first. */
-static may_yield void drive_session_end(struct group_drive *d)
+static void drive_session_forget(struct group_drive *d)
 {
-    while (d->in_flight > 0) {
-        int err = waitq_wait(&d->idle, DEADLINE_NEVER);
-        assert(err == 0); /* shielded by the callers */
-    }
+    assert(d->in_flight == 0);
     if (d->session != NULL)
         drive_session_close(d->session);
     d->session = NULL;
@@ -139,6 +135,16 @@ static may_yield void drive_session_end(struct group_drive *d)
     d->leftovers = NULL;
     d->leftover_count = 0;
     d->leftovers_known = false;
+}
+
+/* Under d->opening. Whoever waits for a flush or a slot sees the failure first. */
+static may_yield void drive_session_end(struct group_drive *d)
+{
+    while (d->in_flight > 0) {
+        int err = waitq_wait(&d->idle, DEADLINE_NEVER);
+        assert(err == 0); /* shielded by the callers */
+    }
+    drive_session_forget(d);
 }
 
 int group_drive_open(struct group_set *s, struct uuid id, struct group_drive **ret_drive)
@@ -201,29 +207,41 @@ void group_drive_make_stale(struct group_set *s, struct group_drive *d, uint64_t
         d->durable = d->written; /* whatever is lost there, no current copy was */
 }
 
-/* Notices that a drive left, or changed its state, when no request would. */
+/* Fails the drives that left or changed their state, and closes the sessions of those that left, whose
+ * handles are about to be taken apart. True: some are still busy. Does not wait, so that no drive that hangs
+ * keeps another one's failure from being seen. */
+static bool set_look_round(struct group_set *s)
+{
+    bool busy = false;
+    LIST_FOREACH (&s->drives, l) {
+        struct group_drive *d = CONTAINER_OF(l, struct group_drive, link);
+        if (d->session == NULL)
+            continue;
+        bool here = drive_set_find(s->o.drives, d->id) == d->drive;
+        if (here && drive_get_state(d->drive) == DRIVE_OK)
+            continue;
+        group_drive_fail(d);
+        if (here)
+            continue;
+        if (d->in_flight > 0 || d->opening.owner != NULL)
+            busy = true;
+        else
+            drive_session_forget(d);
+    }
+    return busy;
+}
+
+#define WATCH_BUSY_NS (20 * NSEC_PER_MSEC)
+
+/* Notices what happens to drives when no request would. */
 static may_yield void set_watch(void *arg)
 {
     struct group_set *s = arg;
-    while (waitq_wait(&s->o.drives->changed, DEADLINE_NEVER) != ERR_CANCELLED) {
-        fiber_shield();
-        LIST_FOREACH (&s->drives, l) {
-            struct group_drive *d = CONTAINER_OF(l, struct group_drive, link);
-            if (d->session == NULL)
-                continue;
-            bool here = drive_set_find(s->o.drives, d->id) == d->drive;
-            if (here && drive_get_state(d->drive) == DRIVE_OK)
-                continue;
-            group_drive_fail(d);
-            if (here)
-                continue;
-            /* Its handle is about to be taken apart. */
-            fmutex_lock(&d->opening);
-            if (d->session != NULL && drive_set_find(s->o.drives, d->id) != d->drive)
-                drive_session_end(d);
-            fmutex_unlock(&d->opening);
-        }
-        fiber_unshield();
+    for (;;) {
+        bool busy = set_look_round(s);
+        uint64_t deadline = busy ? reactor_now_ns() + WATCH_BUSY_NS : DEADLINE_NEVER;
+        if (waitq_wait(&s->o.drives->changed, deadline) == ERR_CANCELLED)
+            return;
     }
 }
 

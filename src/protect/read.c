@@ -628,6 +628,7 @@ int group_read(struct group_read *r)
     assert(r->block < e->group.blocks);
     assert(r->blocks <= e->group.blocks - r->block);
     assert(r->verify == VERIFY_NONE || r->sums != NULL);
+    assert(r->iov_count != 1 || r->iov[0].iov_len == (size_t)r->blocks * BLOCK_SIZE);
     struct read_job j = {.r = r, .e = e, .fiber = fiber_self()};
     list_init(&j.asked);
     bits_fill(j.missing, r->blocks);

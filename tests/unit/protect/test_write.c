@@ -371,6 +371,30 @@ FIXTURE_TEST(drive_taken_out_of_the_set_loses_its_session, 2, 8)
     CHECK_EQ(group_member_fill(g, 1), 0);
 }
 
+FIXTURE_TEST(hung_drive_that_left_hides_no_other_failure, 4, 8)
+{
+    struct group *g = fixture_create(f, 1, 3);
+    struct fake_drive *hung = fixture_member(f, g, 0);
+    struct pending_write p;
+    hung->hold = true;
+    pending_submit(&p, g, 0, 1, false);
+    sleep_ms(1);
+    drive_set_remove(&f->set, &hung->base);
+    sleep_ms(1);
+    CHECK_EQ(f->failures, 1);
+    CHECK(hung->open);
+    fake_drive_lose(fixture_member(f, g, 1));
+    sleep_ms(1);
+    CHECK_EQ(f->failures, 2);
+    fake_drive_release(hung);
+    sleep_ms(30);
+    CHECK(!hung->open);
+    CHECK_EQ(p.w.result, 0);
+    CHECK(p.w.failed);
+    pending_end(&p);
+    CHECK_EQ(drive_set_add(&f->set, &hung->base), 0);
+}
+
 FIXTURE_TEST(reopen_waits_for_late_answers, 2, 8)
 {
     struct group *g = fixture_create(f, 1, 2);
@@ -493,6 +517,7 @@ int main(void)
         cmocka_unit_test(flush_counts_a_drive_that_left_with_unflushed_writes),
         cmocka_unit_test(drive_that_leaves_is_noticed_without_a_request),
         cmocka_unit_test(drive_taken_out_of_the_set_loses_its_session),
+        cmocka_unit_test(hung_drive_that_left_hides_no_other_failure),
         cmocka_unit_test(reopen_waits_for_late_answers),
         cmocka_unit_test(absent_drive_is_kept_and_opened_when_it_is_here),
         cmocka_unit_test(drive_of_a_higher_epoch_refuses_the_session),
