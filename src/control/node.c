@@ -29,8 +29,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void node_init(struct node *n, const char *dir, struct memory_budget *budget, struct reactor *const *reactors,
-               uint32_t reactor_count)
+void node_setup(struct node *n, const char *dir, struct memory_budget *budget,
+                struct reactor *const *reactors, uint32_t reactor_count)
 {
     assert(reactor_count >= 1 && reactor_count <= NODE_REACTORS_MAX);
     assert(strlen(dir) < sizeof(n->dir));

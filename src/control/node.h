@@ -126,8 +126,8 @@ struct node {
 };
 
 /* Zeroes and wires n; borrows budget and reactors, which outlive it. */
-void node_init(struct node *n, const char *dir, struct memory_budget *budget, struct reactor *const *reactors,
-               uint32_t reactor_count);
+void node_setup(struct node *n, const char *dir, struct memory_budget *budget,
+                struct reactor *const *reactors, uint32_t reactor_count);
 void node_set_state(struct node *n, enum node_state state);
 const char *node_state_name(enum node_state state);
 

@@ -64,6 +64,15 @@ static int drive_record_decode(const char *text, struct node_drive *d)
     return r;
 }
 
+/* People look for drives by their paths. */
+static void drive_insert(struct node *n, struct node_drive *d)
+{
+    struct list *before = n->drives.next;
+    while (before != &n->drives && strcmp(CONTAINER_OF(before, struct node_drive, link)->path, d->path) <= 0)
+        before = before->next;
+    list_append(before, &d->link);
+}
+
 static int drives_load(struct node *n, struct control_error *e) may_yield
 {
     struct coord_record *records = NULL;
@@ -87,7 +96,7 @@ static int drives_load(struct node *n, struct control_error *e) may_yield
         }
         d->revision = records[i].revision;
         snprintf(d->why, sizeof(d->why), "not opened yet");
-        list_append(&n->drives, &d->link);
+        drive_insert(n, d);
     }
     coord_records_free(records, count);
     return r;
@@ -193,7 +202,8 @@ static int drive_found(struct node *n, struct node_drive *d, struct drive_home *
     d->state = NODE_DRIVE_IN_USE;
     d->why[0] = '\0';
     d->generation = drive_home_generation(home);
-    snprintf(d->path, sizeof(d->path), "%s", path);
+    if (path != d->path)
+        snprintf(d->path, sizeof(d->path), "%s", path);
     return node_drive_record(n, d);
 }
 

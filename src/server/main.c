@@ -138,7 +138,7 @@ static int serve(struct server *s)
     int r = reactors_make(s);
     if (r < 0)
         return r;
-    node_init(&s->node, s->dir, &s->budget, s->reactors, s->options.reactors);
+    node_setup(&s->node, s->dir, &s->budget, s->reactors, s->options.reactors);
     s->node.nbd_port = s->options.nbd_port;
     snprintf(s->node.nbd_listen, sizeof(s->node.nbd_listen), "%s", s->options.nbd_listen);
     waitq_init(&s->stop_waiters);
