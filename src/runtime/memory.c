@@ -42,7 +42,9 @@
 #define HUGE_PAGE_BYTES  (2 * MIB)
 #define WAIT_RETRY_NS    (20 * NSEC_PER_MSEC)
 #define RECLAIM_ATTEMPTS 8
-#define CHUNK_DEFAULT    (16 * MIB)
+#define CHUNK_SMALLEST   ((size_t)PAGE_RUN_MAX * BLOCK_SIZE)
+#define CHUNK_LARGEST    (256 * MIB)
+#define CHUNKS_WANTED    2048u /* as many as a world can be expected to register */
 static_assert(1u << ORDER_MAX == PAGE_RUN_MAX, "the longest run is the highest order");
 
 /* page.flags */
@@ -87,6 +89,16 @@ struct page_waiter {
     uint32_t want;
 };
 
+/* Registering a chunk pins and zeroes it, which stops the loop (about 0.2 ms a MiB): so small ones, but not
+ * more of them than can be registered. */
+static size_t chunk_bytes_for(uint64_t limit_bytes)
+{
+    size_t bytes = CHUNK_SMALLEST;
+    while (bytes < CHUNK_LARGEST && limit_bytes / bytes > CHUNKS_WANTED)
+        bytes *= 2;
+    return bytes;
+}
+
 struct memory *memory_new(struct reactor *r, struct memory_budget *budget, size_t chunk_bytes)
 {
     struct memory *m = calloc(1, sizeof(*m));
@@ -94,7 +106,7 @@ struct memory *memory_new(struct reactor *r, struct memory_budget *budget, size_
         return NULL;
     m->reactor = r;
     m->budget = budget;
-    m->chunk_bytes = chunk_bytes != 0 ? chunk_bytes : CHUNK_DEFAULT;
+    m->chunk_bytes = chunk_bytes != 0 ? chunk_bytes : chunk_bytes_for(budget->limit_bytes);
     assert(m->chunk_bytes % BLOCK_SIZE == 0);
     assert(m->chunk_bytes <= GIB);
     m->chunk_pages = (uint32_t)(m->chunk_bytes / BLOCK_SIZE);
@@ -387,6 +399,7 @@ int page_alloc(uint32_t n, struct page **ret)
     assert(n >= 1 && n <= PAGE_RUN_MAX);
     assert(reactor_tls != NULL);
     struct memory *m = reactor_tls->memory;
+    assert(n <= m->chunk_pages); /* else no amount of memory would help */
     if (PREDICT_FALSE(m->fail != NULL) && m->fail(m->fail_ctx))
         return ERR_NO_MEMORY;
     struct page *p;

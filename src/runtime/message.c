@@ -149,6 +149,16 @@ static struct {
     uint32_t threads, idle, queued;
 } helpers = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .last = &helpers.first};
 
+/* Threads do not live on in the child of a fork; nor may what they had in hand. */
+static void helpers_forget(void)
+{
+    pthread_mutex_init(&helpers.lock, NULL);
+    pthread_cond_init(&helpers.more, NULL);
+    helpers.first = NULL;
+    helpers.last = &helpers.first;
+    helpers.threads = helpers.idle = helpers.queued = 0;
+}
+
 static void *helper_main(void *arg)
 {
     (void)arg;
@@ -173,6 +183,10 @@ static void *helper_main(void *arg)
 /* With the lock held. Signals are the main thread's business. */
 static void helper_start(void)
 {
+    static bool prepared;
+    if (!prepared)
+        pthread_atfork(NULL, NULL, helpers_forget);
+    prepared = true;
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);

@@ -13,7 +13,8 @@ struct reactor_options {
     const struct world_ops *world;
     void *world_ctx;              /* the world's, e.g. the simulated node */
     struct memory_budget *budget; /* shared by the reactors of a process; outlives them */
-    size_t chunk_bytes;           /* growth step of page memory; 0: 16 MiB */
+    size_t chunk_bytes;           /* growth step of page memory and its longest run; 0: by the budget,
+                                     4 MiB or more */
     uint32_t fibers_max;          /* 0: 16384 */
     size_t stack_bytes;           /* 0: 64 KiB (ASan builds: 256 KiB) */
     uint32_t index;               /* 0.. within the process; names the thread */

@@ -20,12 +20,14 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-#define RING_ENTRIES    4096u
-#define RING_CQ_ENTRIES (4 * RING_ENTRIES)
-#define REAP_BATCH      64u
+#define RING_ENTRIES  4096u
+#define REAP_BATCH    64u
+#define RING_SMALLEST 256u
+#define LOCKED_WORTH  (64 * MIB) /* a smaller limit on locked memory is left to the rings themselves */
 
 static uint64_t real_clock(clockid_t clock)
 {
@@ -73,7 +75,7 @@ static void real_random(struct reactor *r, void *buf, size_t len)
 
 /* ---- The ring ---- */
 
-static int ring_open(struct io_uring *ring)
+static int ring_try(struct io_uring *ring, unsigned entries)
 {
     static const unsigned flags[] = {
         IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
@@ -84,17 +86,36 @@ static int ring_open(struct io_uring *ring)
     for (size_t i = 0; i < ARRAY_SIZE(flags) && rc == -EINVAL; i++) {
         struct io_uring_params p = {.flags = flags[i] | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP |
                                              IORING_SETUP_SUBMIT_ALL,
-                                    .cq_entries = RING_CQ_ENTRIES};
-        rc = io_uring_queue_init_params(RING_ENTRIES, ring, &p);
+                                    .cq_entries = 4 * entries};
+        rc = io_uring_queue_init_params(entries, ring, &p);
         if (rc == 0 && !(p.features & IORING_FEAT_NODROP && p.features & IORING_FEAT_EXT_ARG)) {
             io_uring_queue_exit(ring);
-            return ERR_SYS(ENOSYS);
+            return -ENOSYS;
         }
     }
+    return rc;
+}
+
+/* Some kernels count the ring as locked memory, of which a user may have little. */
+static int ring_open(struct io_uring *ring)
+{
+    int rc = -ENOMEM;
+    for (unsigned entries = RING_ENTRIES; rc == -ENOMEM && entries >= RING_SMALLEST; entries /= 2)
+        rc = ring_try(ring, entries);
     if (rc != 0)
         return ERR_SYS(-rc);
     io_uring_register_ring_fd(ring); /* saves a look-up a call; works without */
     return 0;
+}
+
+static bool locking_is_worthwhile(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+        return false;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_MEMLOCK, &limit);
+    return limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= LOCKED_WORTH || geteuid() == 0;
 }
 
 static int real_reactor_start(struct reactor *r)
@@ -112,7 +133,8 @@ static int real_reactor_start(struct reactor *r)
         return err;
     }
     list_init(&w->finished);
-    w->buffers_registered = io_uring_register_buffers_sparse(&w->ring, CHUNK_REGISTER_MAX) == 0;
+    w->buffers_registered =
+        locking_is_worthwhile() && io_uring_register_buffers_sparse(&w->ring, CHUNK_REGISTER_MAX) == 0;
     w->files_registered = io_uring_register_files_sparse(&w->ring, FILE_SLOTS) == 0;
     r->world_data = w;
     return 0;

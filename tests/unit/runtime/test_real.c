@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -206,6 +207,52 @@ static void small_file_is_replaced_whole(void **state)
     assert_int_equal(numbers[0], 1);
     assert_int_equal(results[5], ERR_SYS(ENOENT));
     assert_int_equal(results[6], 0);
+}
+
+/* In a child that may not lock memory, so that page memory cannot be registered. */
+static fiber_role_assumed void unlocked_body(void *arg)
+{
+    (void)arg;
+    const char *path = in_folder("unlocked");
+    struct file *f;
+    struct page *p;
+    record(0, file_open(path, FILE_OPEN_WRITE | FILE_OPEN_CREATE | FILE_OPEN_DIRECT, &f));
+    record(1, page_alloc(2, &p));
+    memset(p->data, 9, BLOCK_SIZE);
+    struct iovec iov = {p->data, BLOCK_SIZE};
+    struct file_io io = {
+        .file = f, .op = FILE_WRITE, .len = BLOCK_SIZE, .iov = &iov, .iov_count = 1, .page = p};
+    record(2, file_do(&io));
+    io.op = FILE_READ;
+    io.iov = &(struct iovec){page_at(p, 1)->data, BLOCK_SIZE};
+    io.page = page_at(p, 1);
+    record(3, file_do(&io));
+    record(4, memcmp(p->data, page_at(p, 1)->data, BLOCK_SIZE) != 0);
+    page_put(p, 2);
+    file_close(f);
+    record(5, file_unlink(path));
+}
+
+static void page_memory_works_where_it_may_not_be_locked(void **state)
+{
+    (void)state;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct rlimit little = {MIB / 2, MIB / 2}; /* too little for a full ring, too */
+        bool limited = chmod(folder, 0777) == 0 && setrlimit(RLIMIT_MEMLOCK, &little) == 0 &&
+                       (getuid() != 0 || setresuid(65534, 65534, 65534) == 0);
+        if (limited)
+            run(unlocked_body, NULL);
+        int bad = 0;
+        for (int i = 0; i <= 5; i++)
+            bad += results[i] != 0;
+        _exit(limited ? bad : 100);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 /* More operations in one turn than the ring has entries. */
@@ -642,6 +689,7 @@ int main(void)
         cmocka_unit_test_setup(file_of_o_direct_keeps_what_was_written, setup),
         cmocka_unit_test_setup(file_with_buffers_keeps_what_was_written, setup),
         cmocka_unit_test_setup(small_file_is_replaced_whole, setup),
+        cmocka_unit_test_setup(page_memory_works_where_it_may_not_be_locked, setup),
         cmocka_unit_test_setup(more_operations_than_the_ring_holds_complete, setup),
         cmocka_unit_test_setup(stream_over_tcp_carries_bytes, setup),
         cmocka_unit_test_setup(stream_over_ipv6_and_a_name_carries_bytes, setup),
