@@ -198,8 +198,9 @@ struct group_check {
  * only sees whether they can be read. ERR_GROUP_DEGRADED_BELOW: no member could be asked. */
 int group_scrub(struct group *g, uint32_t block, uint32_t blocks, enum verify v, const uint32_t *sums,
                 struct group_check *ret, uint64_t ret_bad[GROUP_READ_MAX / 64]) MUST_CHECK may_yield;
-/* Copies blocks, verified, from a current member to a filling one. ERR_NO_GOOD_COPY: those that have one were
- * copied; ERR_DRIVE_GONE: the filling member's drive, or it is not filling any more. */
+/* Copies blocks, verified, from a current member to a filling one. What no current member has, but the
+ * filling one has right from before, counts as copied. ERR_NO_GOOD_COPY: nobody has some of them, the others
+ * were copied; ERR_DRIVE_GONE: the filling member's drive failed, or it is not filling any more. */
 int group_copy_to_member(struct group *g, uint32_t member, uint32_t block, uint32_t blocks, enum verify v,
                          const uint32_t *sums) MUST_CHECK may_yield;
 /* stale -> filling on the same slab. ERR_DRIVE_GONE (not usable), ERR_VOLUME_BUSY (writes from before it was

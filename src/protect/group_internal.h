@@ -141,6 +141,8 @@ int group_set_judge_loss(const struct group_set *s) MUST_CHECK;
 /* ---- read.c ---- */
 
 void group_read_pool_free(struct group_set *s);
+/* group_read; report_lost: count and tell blocks without a good copy. */
+int group_read_and(struct group_read *r, bool report_lost) MUST_CHECK may_yield;
 
 /* ---- report.c ---- */
 

@@ -592,7 +592,7 @@ static may_yield void job_find(struct read_job *j)
     }
 }
 
-static int job_result(struct read_job *j)
+static int job_result(struct read_job *j, bool report)
 {
     struct group_read *r = j->r;
     if (!bits_any(j->missing)) {
@@ -608,7 +608,7 @@ static int job_result(struct read_job *j)
             job_zero_missing(j);
         return ERR_GROUP_DEGRADED_BELOW;
     }
-    if (r->verify != VERIFY_NONE && r->only < 0) {
+    if (report && r->verify != VERIFY_NONE && r->only < 0) {
         uint32_t first, len;
         if (bits_run(j->missing, 0, r->blocks, r->blocks, &first, &len))
             group_report_lost(j->e->set, j->e->group.id, r->block + first, bits_count(j->missing));
@@ -621,6 +621,11 @@ static int job_result(struct read_job *j)
 }
 
 int group_read(struct group_read *r)
+{
+    return group_read_and(r, true);
+}
+
+int group_read_and(struct group_read *r, bool report_lost)
 {
     struct group_entry *e = group_entry_of(r->group);
     assert(r->blocks >= 1);
@@ -642,5 +647,5 @@ int group_read(struct group_read *r)
     job_heal(&j);
     fiber_unshield();
     e->io_count--;
-    return job_result(&j);
+    return job_result(&j, report_lost);
 }

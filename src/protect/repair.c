@@ -183,6 +183,56 @@ int group_scrub(struct group *g, uint32_t block, uint32_t blocks, enum verify v,
 
 /* ---- Catching up ---- */
 
+/* Nobody else has some of the blocks. If the member was the last that had them, they may still be there, and
+ * right: what came back counts as much as what was copied. */
+static may_yield int copy_judge_own(struct group *g, uint32_t member, struct group_read *tried)
+{
+    struct group_read own = {.group = g,
+                             .block = tried->block,
+                             .blocks = tried->blocks,
+                             .verify = tried->verify,
+                             .sums = tried->sums,
+                             .only = (int)member};
+    uint64_t lost[BITS_WORDS];
+    memcpy(lost, tried->bad, sizeof(lost));
+    int err = group_read(&own);
+    if (own.page != NULL)
+        page_put(own.page, own.blocks);
+    for (uint32_t w = 0; w < BITS_WORDS; w++)
+        lost[w] &= own.bad[w];
+    if (err == 0 || !bits_any(lost))
+        return 0;
+    group_report_lost(group_entry_of(g)->set, g->id, tried->block, bits_count(lost));
+    return ERR_NO_GOOD_COPY;
+}
+
+/* Writes what was read right. ERR_DRIVE_GONE: the member's drive failed, or it is not filling any more. */
+static may_yield int copy_write(struct group *g, uint32_t member, const struct group_read *r,
+                                const struct group_drive *to)
+{
+    struct group_entry *e = group_entry_of(g);
+    for (uint32_t i = 0, n; i < r->blocks; i += n) {
+        for (n = 0; i + n < r->blocks && !bits_get(r->bad, i + n);)
+            n++;
+        if (n == 0) {
+            n = 1;
+            continue;
+        }
+        const struct group_member *now = &g->members[member];
+        if (now->state != MEMBER_FILLING || now->drive != to || !group_drive_usable(now->drive))
+            return ERR_DRIVE_GONE;
+        struct iovec iov = {page_at(r->page, i)->data, (size_t)n * BLOCK_SIZE};
+        e->writing[member]++;
+        int err = group_drive_do(now->drive, DRIVE_WRITE, (struct group_extent){now->slab, r->block + i, n},
+                                 &iov, 1, page_at(r->page, i));
+        if (--e->writing[member] == 0)
+            waitq_wake_all(&e->drained);
+        if (err != 0)
+            return ERR_DRIVE_GONE; /* it is failed now, and the volume knows */
+    }
+    return 0;
+}
+
 int group_copy_to_member(struct group *g, uint32_t member, uint32_t block, uint32_t blocks, enum verify v,
                          const uint32_t *sums)
 {
@@ -190,34 +240,22 @@ int group_copy_to_member(struct group *g, uint32_t member, uint32_t block, uint3
     struct group_entry *e = group_entry_of(g);
     struct group_read r = {
         .group = g, .block = block, .blocks = blocks, .verify = v, .sums = sums, .only = -1};
-    const struct group_member before = g->members[member];
-    int read = group_read(&r);
-    if (r.page == NULL)
-        return read;
-    int err = 0;
-    for (uint32_t i = 0, n; err == 0 && i < blocks; i += n) {
-        for (n = 0; i + n < blocks && !bits_get(r.bad, i + n);)
-            n++;
-        if (n == 0) {
-            n = 1;
-            continue;
-        }
-        const struct group_member *now = &g->members[member];
-        if (now->state != MEMBER_FILLING || now->drive != before.drive || !group_drive_usable(now->drive)) {
-            err = ERR_DRIVE_GONE;
-            break;
-        }
-        struct iovec iov = {page_at(r.page, i)->data, (size_t)n * BLOCK_SIZE};
-        e->writing[member]++;
-        e->io_count++;
-        err = group_drive_do(now->drive, DRIVE_WRITE, (struct group_extent){now->slab, block + i, n}, &iov, 1,
-                             page_at(r.page, i));
-        e->io_count--;
-        if (--e->writing[member] == 0)
-            waitq_wake_all(&e->drained);
+    struct group_drive *to = g->members[member].drive;
+    e->io_count++;
+    int result = group_read_and(&r, false);
+    if (result == ERR_GROUP_DEGRADED_BELOW)
+        result = ERR_NO_GOOD_COPY;
+    if (r.page != NULL) {
+        int err = copy_write(g, member, &r, to);
+        page_put(r.page, blocks);
+        if (err != 0)
+            result = err;
     }
-    page_put(r.page, blocks);
-    return err != 0 ? err : read;
+    if (result == ERR_NO_GOOD_COPY && v != VERIFY_NONE && g->members[member].state == MEMBER_FILLING &&
+        g->members[member].drive == to)
+        result = copy_judge_own(g, member, &r);
+    e->io_count--;
+    return result;
 }
 
 int group_member_fill(struct group *g, uint32_t member)

@@ -175,6 +175,32 @@ FIXTURE_TEST(copy_goes_to_filling_members_only, 2, 4)
     CHECK_EQ(fixture_member(f, g, 1)->writes, 1);
 }
 
+FIXTURE_TEST(only_copy_that_comes_back_is_believed_where_it_is_right, 1, 4)
+{
+    struct group *g = fixture_create(f, 1, 1);
+    uint32_t sums[8];
+    fixture_write(g, 0, 8, 1, sums);
+    bool failed;
+    CHECK_EQ(group_set_flush(f->groups, &failed), 0);
+    struct fake_drive *d = f->drives[0];
+    fake_drive_lose(d);
+    sleep_ms(1);
+    group_drive_make_stale(f->groups, g->members[0].drive, 3);
+    fake_drive_return(d, true);
+    spoil(f, g, 0, 6);
+    CHECK_EQ(group_drive_reopen(f->groups, g->members[0].drive), 0);
+    CHECK_EQ(group_member_fill(g, 0), 0);
+    CHECK_EQ(group_copy_to_member(g, 0, 0, 6, VERIFY_BLOCKS, sums), 0);
+    CHECK_EQ(group_set_counters(f->groups)->blocks_lost, 0);
+    CHECK_EQ(group_copy_to_member(g, 0, 4, 4, VERIFY_BLOCKS, sums + 4), ERR_NO_GOOD_COPY);
+    CHECK_EQ(group_set_counters(f->groups)->blocks_lost, 1);
+    group_member_levelled(g, 0);
+    CHECK_EQ(g->members[0].state, MEMBER_CURRENT);
+    CHECK_EQ(group_redundancy_left(g), 0);
+    for (uint32_t b = 0; b < 8; b++)
+        CHECK_EQ(copy_is(f, g, 0, b, 1), b != 6);
+}
+
 FIXTURE_TEST(copy_never_passes_on_wrong_bytes, 3, 4)
 {
     struct group *g = fixture_create(f, 1, 3);
@@ -203,7 +229,7 @@ FIXTURE_TEST(member_that_fails_while_filling_is_not_levelled, 2, 4)
     group_drive_make_stale(f->groups, g->members[1].drive, 1);
     CHECK_EQ(group_member_fill(g, 1), 0);
     fixture_member(f, g, 1)->write_error = ERR_SYS(EIO);
-    CHECK_EQ(group_copy_to_member(g, 1, 0, 4, VERIFY_BLOCKS, sums), ERR_SYS(EIO));
+    CHECK_EQ(group_copy_to_member(g, 1, 0, 4, VERIFY_BLOCKS, sums), ERR_DRIVE_GONE);
     CHECK_EQ(f->failures, 1);
     group_member_levelled(g, 1);
     CHECK_EQ(g->members[1].state, MEMBER_FILLING);
@@ -377,6 +403,7 @@ int main(void)
         cmocka_unit_test(scrub_does_not_write_over_log_and_roots),
         cmocka_unit_test(member_that_was_away_catches_up),
         cmocka_unit_test(copy_goes_to_filling_members_only),
+        cmocka_unit_test(only_copy_that_comes_back_is_believed_where_it_is_right),
         cmocka_unit_test(copy_never_passes_on_wrong_bytes),
         cmocka_unit_test(member_that_fails_while_filling_is_not_levelled),
         cmocka_unit_test(lost_member_is_replaced_on_another_drive),
