@@ -69,6 +69,7 @@ struct tree {
     uint32_t spare_nodes;
     struct list reads;       /* nodes being read, so that each is read once */
     uint64_t prepares;       /* grows with every preparation */
+    uint32_t room_promised;  /* bytes: what the last one's insertions may take in one leaf */
     uint32_t prepared_count; /* the last preparation's nodes, pinned: allocations of pages between it */
     struct tree_node *prepared[TREE_PREPARED_MAX]; /* and the changes cannot evict them */
 };
@@ -115,6 +116,9 @@ int tree_prev(struct tree_cursor *c) MUST_CHECK may_yield;
  * caller yields. A wide range is prepared up to *ret_last <= last (at most 64 leaves at once); ret_last may
  * be NULL for ranges known to be small (then ERR_INVALID if it is not). Ask for no more than is needed: an
  * insertion that fits the leaf costs nothing here.
+ * Replacing counts as an insertion. Inside the range any change is good; the two items beside it may be
+ * replaced, not deleted. ERR_VOLUME_FULL, ERR_NO_MEMORY (after it waited for memory), errors of the store:
+ * the tree is as it was.
  */
 int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree_key *last, uint32_t puts,
                  uint32_t item_len, struct tree_key *ret_last) MUST_CHECK may_yield;

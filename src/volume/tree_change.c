@@ -217,7 +217,11 @@ static bool take_in(struct tree *t, struct path *path, uint8_t level, bool above
         return false;
     uint32_t other_slot = above ? slot + 1 : slot - 1;
     struct tree_node *other = tree_resident(t, node_pointer(parent->data, other_slot));
-    if (!other || node_used(n->data) + node_used(other->data) > MERGE_LIMIT)
+    if (!other)
+        return false;
+    uint32_t together = node_used(n->data) + node_used(other->data);
+    /* Nor may it take away the room that the preparation found for insertions that are still to come. */
+    if (together > MERGE_LIMIT || together + t->room_promised > NODE_SPACE)
         return false;
     node_merge(n->data, other->data, above);
     node_drop(t, other);

@@ -3,12 +3,9 @@
  * Preparation of changes (T1).
  *
  * One pass goes over the leaves of the range, without a yield, and pins every node that it meets, inner ones
- * too. If all were in memory, what the changes can need at worst is counted:
- *  - a copy of each node met that the open txg has not made yet;
- *  - unless each leaf has room for all the insertions: a split of a leaf for each insertion; on each level
- * above, a split of each node met (it may be full) and more of them only after the halves were filled again,
- * which takes at least 32 insertions; and two new levels. Pages and addresses for so many nodes are reserved.
- * If anything yielded meanwhile, the pass is made again.
+ * too. If all were in memory, what the changes can need at worst is counted: a copy of each node met that the
+ * open txg has not made yet and, unless each leaf has room for all the insertions, splits (split_need()).
+ * Pages and addresses for so many nodes are reserved. If anything yielded meanwhile, the pass is made again.
  *
  * Why deletions need nothing: a leaf that they empty is taken out, and its keys then belong to the leaf
  * before it or behind it. Since all that it had was in the range, the items beside the range are in those, so
@@ -20,8 +17,12 @@
 
 /* Leaves of one preparation, the two beside the range not counted. */
 #define PREPARE_LEAVES_MAX 64u
-/* Insertions until a split node can be full again: half of it, or a quarter if it was merged before. */
+/* What it takes to fill a node that was split or merged, in bytes and in children. */
+#define REFILL_BYTES      4000u
 #define REFILL_INSERTIONS 32u
+static_assert(NODE_SPACE - (NODE_SPACE + 2 * ITEM_SPACE_MAX) / 2 >= REFILL_BYTES, "split");
+static_assert(NODE_SPACE / 4 >= REFILL_BYTES, "merged");
+static_assert(REFILL_INSERTIONS * (SLOT_SIZE + POINTER_SIZE) <= REFILL_BYTES, "children");
 
 struct walker { /* a path, and where in its nodes it goes on */
     struct tree_node *node[TREE_LEVELS_MAX];
@@ -33,7 +34,8 @@ enum side { SIDE_KEY, SIDE_FIRST, SIDE_LAST };
 struct pass {
     struct tree *tree;
     struct tree_key first, last;
-    uint32_t room_wanted;
+    uint32_t puts;
+    uint32_t room_wanted; /* bytes that all of them take */
     uint32_t leaves;
     bool roomy; /* every leaf has room_wanted */
     struct tree_key covered;
@@ -157,25 +159,44 @@ static bool pass_run(struct pass *p)
     return walk_range(p, &w);
 }
 
-/* How many new nodes splits can need, with so many inner nodes met. */
-static uint32_t split_need(const struct tree *t, uint32_t puts, uint32_t inner)
+/*
+ * How many new nodes splits can need, where met[level] nodes were met.
+ *
+ * An insertion splits at most one node on each level. A node that was full when it was met is split at most
+ * twice before something must fill its parts again: an append splits off itself alone and leaves the rest
+ * full; any other split leaves parts with room for REFILL_BYTES.
+ */
+static uint32_t split_need(const struct pass *p, const uint32_t met[TREE_LEVELS_MAX + 1])
 {
-    uint32_t levels_above = (tree_is_empty(t) ? 0u : t->root.level) + 2u;
-    return puts + inner + levels_above * (puts / REFILL_INSERTIONS + 1);
+    const struct tree *t = p->tree;
+    uint32_t levels = tree_is_empty(t) ? 1 : t->root.level + 1u;
+    uint32_t need = MIN(p->puts, 2 * met[0] + p->room_wanted / REFILL_BYTES + 1);
+    for (uint32_t level = 1; level <= levels; level++) /* the last one: a new root */
+        need += MIN(p->puts, 2 * met[level] + p->puts / REFILL_INSERTIONS + 1);
+    return need + p->puts / REFILL_INSERTIONS; /* and its splits */
 }
 
 /* How many new nodes the changes can need. */
-static uint32_t pass_need(const struct pass *p, uint32_t puts)
+static uint32_t pass_need(const struct pass *p)
 {
     const struct tree *t = p->tree;
-    uint32_t need = 0, inner = 0;
+    uint32_t need = 0, met[TREE_LEVELS_MAX + 1] = {0};
     for (uint32_t i = 0; i < t->prepared_count; i++) {
         need += t->prepared[i]->state != NODE_OPEN;
-        inner += t->prepared[i]->level > 0;
+        met[t->prepared[i]->level]++;
     }
-    if (puts == 0 || p->roomy)
-        return need;
-    return need + split_need(t, puts, inner);
+    return p->roomy ? need : need + split_need(p, met);
+}
+
+/* The same for prepared_already(). */
+static uint32_t path_need(const struct pass *p)
+{
+    uint32_t met[TREE_LEVELS_MAX + 1];
+    if (node_room(p->tree->hint->data) >= p->room_wanted)
+        return 0;
+    for (uint32_t level = 0; level < ARRAY_SIZE(met); level++)
+        met[level] = 1;
+    return split_need(p, met);
 }
 
 /* The common case: changes inside of one leaf that the open txg has already made. Its path is made too (S3),
@@ -232,7 +253,7 @@ static void hold_pass(struct tree *t, struct tree_held *held)
     t->prepared_count = 0;
 }
 
-static int may_yield prepare_slow(struct pass *p, uint32_t puts)
+static int may_yield prepare_slow(struct pass *p)
 {
     struct tree *t = p->tree;
     struct tree_held held;
@@ -250,7 +271,7 @@ static int may_yield prepare_slow(struct pass *p, uint32_t puts)
             continue;
         }
         tree_held_release(t, &held);
-        err = reserve(t, pass_need(p, puts));
+        err = reserve(t, pass_need(p));
     } while (err > 0);
     tree_held_release(t, &held);
     return err;
@@ -263,18 +284,23 @@ int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree
     uint32_t room_wanted;
     if (__builtin_mul_overflow(puts, SLOT_SIZE + item_len, &room_wanted))
         return ERR_INVALID;
-    struct pass p = {.tree = t, .first = *first, .last = *last, .room_wanted = room_wanted, .covered = *last};
+    struct pass p = {.tree = t,
+                     .first = *first,
+                     .last = *last,
+                     .puts = puts,
+                     .room_wanted = room_wanted,
+                     .covered = *last};
     int err = 1;
     if (prepared_already(t, first, last)) {
-        uint32_t need = node_room(t->hint->data) >= room_wanted ? 0 : split_need(t, puts, t->root.level);
-        err = reserve(t, need);
+        err = reserve(t, path_need(&p));
     } else if (pass_run(&p)) {
-        err = reserve(t, pass_need(&p, puts));
+        err = reserve(t, pass_need(&p));
     }
     if (err > 0)
-        err = prepare_slow(&p, puts);
+        err = prepare_slow(&p);
     if (err)
         return err;
+    t->room_promised = room_wanted;
     if (!ret_last)
         return key_equal(&p.covered, last) ? 0 : ERR_INVALID;
     *ret_last = p.covered;

@@ -91,16 +91,25 @@ static void model_delete_now(struct model *m, uint32_t i)
     m->len[i] = 0;
 }
 
+/* Nothing is left over from the preparation before: what this one reserves must be enough. */
+static int may_yield prepare(struct model *m, const struct tree_key *first, const struct tree_key *last,
+                             uint32_t puts, uint32_t len, struct tree_key *ret_last)
+{
+    m->f.store.reserved = 0;
+    return tree_prepare(&m->f.tree, first, last, puts, len, ret_last);
+}
+
 static void may_yield op_change(struct model *m, bool put)
 {
     uint32_t i = draw(m, m->universe);
     struct tree_key k = key_of(i);
-    int err = tree_prepare(&m->f.tree, &k, &k, put, ITEM_LEN_MAX, NULL);
+    uint32_t put_len = put ? draw_len(m) : 0;
+    int err = prepare(m, &k, &k, put, put_len, NULL);
     EXPECT(err == 0);
     if (err)
         return;
     if (put)
-        model_put_now(m, i, draw_len(m));
+        model_put_now(m, i, put_len);
     else
         model_delete_now(m, i);
 }
@@ -157,7 +166,7 @@ static void may_yield op_cursor(struct model *m)
         if (draw(m, 8) == 0) {
             uint32_t other = draw(m, 2) ? (uint32_t)i : draw(m, m->universe);
             struct tree_key o = key_of(other);
-            EXPECT(tree_prepare(&m->f.tree, &o, &o, 1, ITEM_LEN_MAX, NULL) == 0);
+            EXPECT(prepare(m, &o, &o, 1, m->value_max, NULL) == 0);
             if (draw(m, 2))
                 model_delete_now(m, other);
             else
@@ -169,50 +178,53 @@ static void may_yield op_cursor(struct model *m)
     }
 }
 
-/* A wide range in pieces: deletes most of it, or rewrites it. */
+/* What was prepared can be seen without waiting: the item before and the one behind too. */
+static void expect_seen_now(struct model *m, uint32_t from, const struct tree_key *covered)
+{
+    struct tree_cursor c;
+    struct tree_key k = key_of(from);
+    if (key_prev(&k, &k))
+        expect_cursor(m, tree_seek_now(&c, &m->f.tree, &k, SEEK_LE), &c, model_le(m, (int64_t)from - 1));
+    if (key_next(covered, &k)) {
+        int64_t after = from;
+        struct tree_key x;
+        for (; after < m->universe; after++) {
+            x = key_of((uint32_t)after);
+            if (m->len[after] && key_less(covered, &x))
+                break;
+        }
+        int err = tree_seek_now(&c, &m->f.tree, &k, SEEK_GE);
+        expect_cursor(m, err, &c, after < m->universe ? after : -1);
+    }
+}
+
+/* A wide range in pieces: deletes some or most of it, puts as much as was asked for, in some order. */
 static void may_yield op_wide(struct model *m)
 {
     uint32_t a = draw(m, m->universe), b = a + draw(m, m->universe / 4);
     b = MIN(b, m->universe - 1);
-    bool put = draw(m, 3) == 0;
+    uint32_t put_share = draw(m, 3) * 50, delete_share = draw(m, 3) * 45;
     struct tree_key last = key_of(b);
     while (a <= b) {
-        struct tree_key first = key_of(a), covered;
-        uint32_t puts = put ? 20 : 0;
-        int err = tree_prepare(&m->f.tree, &first, &last, puts, ITEM_LEN_MAX, &covered);
+        struct tree_key first = key_of(a), covered, k;
+        uint32_t puts = put_share ? 1 + draw(m, 40) : 0, len = 1 + draw(m, m->value_max);
+        int err = prepare(m, &first, &last, puts, len, &covered);
         EXPECT(err == 0);
         if (err)
             return;
-        /* The item before and the one behind are there without waiting. */
-        struct tree_cursor c;
-        struct tree_key k;
-        if (key_prev(&first, &k))
-            expect_cursor(m, tree_seek_now(&c, &m->f.tree, &k, SEEK_LE), &c, model_le(m, (int64_t)a - 1));
-        if (key_next(&covered, &k)) {
-            int seek = tree_seek_now(&c, &m->f.tree, &k, SEEK_GE);
-            int64_t after = a;
-            while (after < m->universe) {
-                struct tree_key x = key_of((uint32_t)after);
-                if (m->len[after] && key_less(&covered, &x))
-                    break;
-                after++;
-            }
-            expect_cursor(m, seek, &c, after < m->universe ? after : -1);
-        }
-        while (a <= b) {
-            k = key_of(a);
-            if (key_less(&covered, &k))
-                break;
-            if (put && puts == 0)
-                break;
-            if (put) {
-                model_put_now(m, a, draw_len(m));
+        expect_seen_now(m, a, &covered);
+        uint32_t end = a;
+        while (end < b && (k = key_of(end + 1), !key_less(&covered, &k)))
+            end++;
+        for (uint32_t i = a; i <= end; i++) {
+            if (m->len[i] && draw(m, 100) < delete_share)
+                model_delete_now(m, i);
+            if (puts > 0 && draw(m, 100) < put_share) {
+                model_put_now(m, draw(m, 2) ? i : a + draw(m, end - a + 1), len);
                 puts--;
-            } else if (m->len[a] && draw(m, 10) > 0) {
-                model_delete_now(m, a);
             }
-            a++;
         }
+        a = end + 1;
     }
 }
 
