@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Drives that fail under an open volume, and repair after it. */
+#include "volume_test.h"
+
+#include "volume/verify.h"
+
+#define BLOCKS 1024u
+
+struct world {
+    struct pool pool;
+    struct volume *v;
+    struct uuid id;
+    uint32_t model[BLOCKS];
+    uint64_t rng;
+};
+
+static may_yield bool world_open(struct world *w, const char *protection)
+{
+    pool_open(&w->pool);
+    w->id = pool_volume(&w->pool, protection, BLOCKS * BLOCK_SIZE);
+    return CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0);
+}
+
+static may_yield void world_close(struct world *w)
+{
+    CHECK_EQ(volume_close(w->v), 0);
+    pool_close(&w->pool);
+}
+
+static may_yield bool churn(struct world *w, uint32_t steps)
+{
+    bool good = true;
+
+    for (uint32_t s = 0; good && s < steps; s++) {
+        w->rng = hash_mix64(w->rng + 1);
+        uint32_t block = (uint32_t)(w->rng >> 8) % BLOCKS,
+                 n = MIN((uint32_t)(w->rng >> 40) % 20 + 1, BLOCKS - block);
+        uint32_t generation = (uint32_t)(w->rng >> 20) | 1;
+        good = CHECK_EQ(test_write(w->v, block, n, generation, w->rng & 1 ? VOLUME_WRITE_FUA : 0), 0);
+        for (uint32_t i = 0; i < n; i++)
+            w->model[block + i] = generation;
+    }
+    return good;
+}
+
+static may_yield bool all_right(struct world *w)
+{
+    bool good = true;
+
+    for (uint32_t i = 0; good && i < BLOCKS; i++)
+        good = CHECK(test_holds(w->v, i, 1, w->model[i]));
+    return good;
+}
+
+static void forget_cache(struct world *w)
+{
+    (void)cache_reclaim(w->pool.cache, UINT32_MAX);
+}
+
+static may_yield void repair_wait(struct world *w)
+{
+    struct volume_status s;
+
+    do {
+        (void)fiber_sleep(5 * NSEC_PER_MSEC);
+        volume_get_status(w->v, &s);
+    } while (s.repair.running);
+}
+
+/* mirror:2 loses a drive under load, goes on, repairs itself onto the others, then loses a second one. */
+static may_yield void mirror_survives(void *arg)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    struct volume_status s;
+
+    (void)arg;
+    bool good = world_open(w, "mirror:2") && churn(w, 300);
+    for (uint32_t lost = 0; good && lost < 2; lost++) {
+        drive_home_remove(w->pool.homes[lost]);
+        good = churn(w, 200);
+        forget_cache(w);
+        good = good && all_right(w);
+        repair_wait(w);
+        volume_get_status(w->v, &s);
+        good = good && CHECK_EQ(s.stale_members, 0) && CHECK_EQ(s.redundancy_left, 1) && CHECK(s.healthy);
+    }
+    forget_cache(w);
+    if (good && all_right(w)) {
+        struct volume_verify r = {0};
+        CHECK_EQ(volume_verify(w->v, &r), 0);
+        CHECK_EQ(r.problems, 0);
+    }
+    world_close(w);
+    free(w);
+}
+
+static void a_mirror_goes_on_without_a_drive_and_repairs_itself(void **state)
+{
+    (void)state;
+    drive_test_run(mirror_survives, NULL);
+}
+
+/* Garbage on one drive: reads are right, scrub repairs, and then the other drives may go. */
+static may_yield void garbage(void *arg)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    struct volume_status s;
+
+    (void)arg;
+    bool good = world_open(w, "mirror:3") && churn(w, 500) && CHECK_EQ(volume_commit(w->v), 0);
+    if (good) {
+        uint32_t before = 0;
+        drive_test_damage("d0", 8 * MIB, 40 * MIB);
+        forget_cache(w);
+        good = all_right(w);
+        CHECK_EQ(volume_scrub_start(w->v, 0), 0);
+        do {
+            (void)fiber_sleep(5 * NSEC_PER_MSEC);
+            volume_get_status(w->v, &s);
+        } while (s.scrub.running);
+        CHECK_EQ(s.scrub.result, 0);
+        CHECK_EQ(s.scrub.lost_blocks, 0);
+        CHECK_EQ(s.damage_count, 0);
+        CHECK(s.counters.blocks_repaired > before);
+        /* a second scrub finds nothing */
+        CHECK_EQ(volume_scrub_start(w->v, 0), 0);
+        do {
+            (void)fiber_sleep(5 * NSEC_PER_MSEC);
+            volume_get_status(w->v, &s);
+        } while (s.scrub.running);
+        CHECK_EQ(s.scrub.bad_copies, 0);
+    }
+    if (good)
+        CHECK(all_right(w));
+    world_close(w);
+    free(w);
+}
+
+static void garbage_on_one_drive_is_repaired_by_reads_and_scrub(void **state)
+{
+    (void)state;
+    drive_test_run(garbage, NULL);
+}
+
+/* none: exactly the blocks on the lost drive give EIO, the others are right. */
+static may_yield void none_names_losses(void *arg)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    struct page_vec *vec = calloc(1, sizeof(*vec));
+    struct volume_status s;
+    uint32_t bad = 0, right = 0;
+
+    (void)arg;
+    bool good = world_open(w, "none") && churn(w, 600) && CHECK_EQ(volume_commit(w->v), 0);
+    struct uuid system = group_drive_id(w->v->system[0]->members[0].drive);
+    uint32_t victim = 0;
+    while (uuid_equal(drive_home_id(w->pool.homes[victim]), system))
+        victim++;
+    static const char *const files[] = {"d0", "d1", "d2", "d3"};
+    drive_test_damage(files[victim], 2 * MIB, 60 * MIB);
+    forget_cache(w);
+    for (uint32_t i = 0; good && i < BLOCKS; i++) {
+        int r = volume_read(w->v, OBJECT_BLOCK_DEVICE, i, 1, vec);
+        if (r) {
+            good = CHECK_EQ(r, ERR_NO_GOOD_COPY);
+            bad++;
+            continue;
+        }
+        page_vec_put(vec);
+        good = CHECK(test_holds(w->v, i, 1, w->model[i]));
+        right++;
+    }
+    volume_get_status(w->v, &s);
+    CHECK(bad > 0);
+    CHECK(right > 0);
+    uint64_t named = 0;
+    for (uint32_t i = 0; i < w->v->damage_count; i++)
+        named += w->v->damage[i].len_bytes;
+    CHECK_EQ(named, bad * BLOCK_SIZE);
+    CHECK_EQ(test_write(w->v, 0, 64, 77, 0), 0);
+    CHECK(test_holds(w->v, 0, 64, 77));
+    world_close(w);
+    free(vec);
+    free(w);
+}
+
+static void without_protection_losses_are_named_exactly(void **state)
+{
+    (void)state;
+    drive_test_run(none_names_losses, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_mirror_goes_on_without_a_drive_and_repairs_itself, drive_test_setup,
+                                        drive_test_teardown),
+        cmocka_unit_test_setup_teardown(garbage_on_one_drive_is_repaired_by_reads_and_scrub, drive_test_setup,
+                                        drive_test_teardown),
+        cmocka_unit_test_setup_teardown(without_protection_losses_are_named_exactly, drive_test_setup,
+                                        drive_test_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
