@@ -72,6 +72,7 @@ struct space {
     struct group *current[3]; /* where the last block was taken */
     uint32_t streak;          /* blocks taken from current[GROUP_DATA] in a row */
     uint64_t version;  /* grows when a fold or release begins or ends: a load in between starts again */
+    bool adding_tree;  /* a tree group is being activated or made */
     uint32_t creating; /* groups being made in the background */
     int create_error;  /* why the last one could not be made */
     uint64_t create_error_ns;

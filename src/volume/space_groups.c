@@ -187,18 +187,31 @@ int space_ensure_data(struct volume *v, uint32_t n)
     }
 }
 
+/* One at a time: whoever waits for it finds its room, too. */
+static may_yield int tree_group_add(struct volume *v)
+{
+    struct space *s = &v->space;
+
+    if (s->adding_tree) {
+        int r = waitq_wait(&s->changed, DEADLINE_NEVER);
+        return v->state ? v->state : r;
+    }
+    struct space_group *sg = pick_idle(v, GROUP_TREE);
+    s->adding_tree = true;
+    int r = sg ? space_activate(v, sg) : group_make(v, GROUP_TREE);
+    s->adding_tree = false;
+    waitq_wake_all(&s->changed);
+    return r == ERR_DRIVE_NO_SPACE || r == ERR_NOT_ENOUGH_DRIVES ? ERR_VOLUME_FULL : r;
+}
+
 int space_ensure_nodes(struct volume *v, uint32_t nodes, enum space_urgency u)
 {
-    for (;;) {
-        if (space_ready_nodes(v, nodes, u))
-            return 0;
-        struct space_group *sg = pick_idle(v, GROUP_TREE);
-        int r = sg ? space_activate(v, sg) : group_make(v, GROUP_TREE);
-        if (r == ERR_DRIVE_NO_SPACE || r == ERR_NOT_ENOUGH_DRIVES)
-            return ERR_VOLUME_FULL;
+    while (!space_ready_nodes(v, nodes, u)) {
+        int r = tree_group_add(v);
         if (r)
             return r;
     }
+    return 0;
 }
 
 /* ---- Giving back ---- */
