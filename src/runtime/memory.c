@@ -399,7 +399,8 @@ int page_alloc(uint32_t n, struct page **ret)
     assert(n >= 1 && n <= PAGE_RUN_MAX);
     assert(reactor_tls != NULL);
     struct memory *m = reactor_tls->memory;
-    assert(n <= m->chunk_pages); /* else no amount of memory would help */
+    if (n > m->chunk_pages)
+        return ERR_NO_MEMORY; /* growing would not help */
     if (PREDICT_FALSE(m->fail != NULL) && m->fail(m->fail_ctx))
         return ERR_NO_MEMORY;
     struct page *p;
@@ -431,6 +432,7 @@ int page_alloc_wait(uint32_t n, uint64_t deadline_ns, struct page **ret)
     struct reactor *r = reactor_tls;
     struct memory *m = r->memory;
     struct page *p = NULL;
+    assert(n <= m->chunk_pages); /* else no wait would end */
     if (list_empty(&m->waiters) && page_alloc(n, &p) == 0) {
         *ret = p;
         return 0;

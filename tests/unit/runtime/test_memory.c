@@ -332,6 +332,23 @@ static void longest_body(void *arg)
     page_put(p, PAGE_RUN_MAX);
 }
 
+static void too_long_body(void *arg)
+{
+    (void)arg;
+    struct page *p;
+    uint64_t used;
+    results[0] = page_alloc(PAGE_RUN_MAX, &p); /* the chunks are smaller here */
+    memory_usage(mem(), &used, &numbers[0]);
+}
+
+static void run_longer_than_a_chunk_does_not_use_up_the_budget(void **state)
+{
+    (void)state;
+    run(32 * MIB, too_long_body);
+    assert_int_equal(results[0], ERR_NO_MEMORY);
+    assert_int_equal(numbers[0], 0);
+}
+
 static void longest_run_fits_a_chunk(void **state)
 {
     (void)state;
@@ -353,6 +370,7 @@ int main(void)
         cmocka_unit_test_setup(waiting_for_memory_ends_by_deadline_or_cancel, setup),
         cmocka_unit_test_setup(allocation_can_be_made_to_fail, setup),
         cmocka_unit_test_setup(random_use_keeps_the_invariants, setup),
+        cmocka_unit_test_setup(run_longer_than_a_chunk_does_not_use_up_the_budget, setup),
         cmocka_unit_test_setup(longest_run_fits_a_chunk, setup),
     };
     return cmocka_run_group_tests_name("page memory", tests, NULL, NULL);
