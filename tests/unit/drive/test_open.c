@@ -368,6 +368,150 @@ static void failed_write_at_any_point_loses_nothing_that_was_answered(void **sta
     assert_in_range(crash_after, 10, 99); /* it was a sweep, and it got through */
 }
 
+/* ---- Failed I/O while opening and formatting ---- */
+
+static enum file_op sweep_op;
+static uint32_t sweep_after;
+static int sweep_result;
+
+static void open_sweep_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    fill("o");
+    faults.fail_op = sweep_op;
+    faults.fail = ERR_SYS(EIO);
+    faults.fail_after = sweep_after;
+    struct drive_home *h = NULL;
+    why[0] = '\0';
+    sweep_result = drive_home_open(drive_test_path("o"), test_pool, 0, &h, why, sizeof(why));
+    if (sweep_result != 0)
+        CHECK(why[0] != '\0');
+    else
+        drive_home_close(h); /* which may fail to leave its mark; the next open takes it as a crash */
+    faults.fail = 0;
+    check_filled("o");
+    CHECK_EQ(unlink(drive_test_path("o")), 0);
+}
+
+static void failed_io_while_opening_costs_at_most_this_attempt(void **state)
+{
+    (void)state;
+    uint32_t refused = 0;
+    for (sweep_after = 0; sweep_after < 12; sweep_after++) {
+        sweep_op = FILE_READ;
+        drive_test_run(open_sweep_body, NULL);
+        refused += sweep_result != 0;
+        sweep_op = FILE_WRITE;
+        drive_test_run(open_sweep_body, NULL);
+        refused += sweep_result != 0;
+    }
+    assert_in_range(refused, 1, 23);
+}
+
+static void format_sweep_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    /* An old drive is formatted again, and that fails half-way. */
+    fill("x");
+    faults.fail_op = FILE_WRITE;
+    faults.fail = ERR_SYS(EIO);
+    faults.fail_after = sweep_after;
+    struct drive_format_options o = {
+        .path = drive_test_path("x"), .pool_id = test_pool, .slab_bytes = TEST_SLAB, .force = true};
+    struct uuid id;
+    sweep_result = drive_format(&o, &id, why, sizeof(why));
+    faults.fail = 0;
+    struct drive_home *h = NULL;
+    int err = drive_home_open(drive_test_path("x"), test_pool, 0, &h, why, sizeof(why));
+    CHECK(sweep_result != 0 || err == 0);
+    if (err == 0) { /* then it is wholly new, or wholly old */
+        CHECK(h->slabs_free == h->sb.layout.slabs_total ||
+              h->slabs_free == h->sb.layout.slabs_total - slabs_written);
+        drive_home_close(h);
+    }
+    CHECK_EQ(unlink(drive_test_path("x")), 0);
+}
+
+static void format_that_fails_half_way_leaves_no_half_drive(void **state)
+{
+    (void)state;
+    sweep_result = -1;
+    for (sweep_after = 0; sweep_result != 0 && sweep_after < 50; sweep_after++)
+        drive_test_run(format_sweep_body, NULL);
+    assert_in_range(sweep_after, 6, 49);
+}
+
+/* ---- A block device, where the test may make one ---- */
+
+static char loop_device[64];
+
+static bool loop_make(void)
+{
+    char command[256];
+    snprintf(command, sizeof(command), "truncate -s 70M %s && losetup -f --show %s 2>/dev/null",
+             drive_test_path("loop"), drive_test_path("loop"));
+    FILE *p = popen(command, "re");
+    bool made = p != NULL && fgets(loop_device, sizeof(loop_device), p) != NULL;
+    if (p != NULL)
+        made = pclose(p) == 0 && made;
+    loop_device[strcspn(loop_device, "\n")] = '\0';
+    return made;
+}
+
+static void device_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    struct drive_format_options o = {
+        .path = loop_device, .pool_id = test_pool, .slab_bytes = TEST_SLAB, .size_bytes = TIB};
+    struct uuid id;
+    CHECK_EQ(drive_format(&o, &id, why, sizeof(why)), ERR_DRIVE_TOO_SMALL);
+    CHECK(says("has only"));
+    o.size_bytes = 0;
+    CHECK_EQ(drive_format(&o, &id, why, sizeof(why)), 0);
+    struct drive_home *h = NULL;
+    CHECK_EQ(drive_home_open(loop_device, test_pool, 0, &h, why, sizeof(why)), 0);
+    CHECK(!h->needs_prepare);
+    int fd = open(loop_device, O_RDWR | O_EXCL | O_CLOEXEC);
+    CHECK(fd < 0 && errno == EBUSY); /* nobody mounts it meanwhile */
+    struct drive *d = NULL;
+    struct drive_session *s = NULL;
+    uint32_t slab;
+    uint8_t value = 0;
+    CHECK_EQ(drive_attach(h, &d), 0);
+    CHECK_EQ(drive_session_open(d, drive_test_volume(1), 1, 1, &s), 0);
+    CHECK_EQ(drive_slab_alloc(s, 0, 0, &slab), 0);
+    CHECK_EQ(drive_test_write(s, slab, 1, 0x5a), 0);
+    CHECK_EQ(drive_test_read(s, slab, 1, &value), 0);
+    CHECK_EQ(value, 0x5a);
+    CHECK_EQ(drive_slab_free(s, slab), 0);
+    for (int i = 0; i < 200 && faults.discards == 0; i++)
+        CHECK_EQ(fiber_sleep(10 * NSEC_PER_MSEC), 0);
+    CHECK_EQ(faults.discards, 1);
+    drive_session_close(s);
+    drive_detach(d);
+    drive_home_close(h);
+
+    fd = open(loop_device, O_RDWR | O_EXCL | O_CLOEXEC); /* as a mount does */
+    CHECK(fd >= 0);
+    CHECK_EQ(drive_home_open(loop_device, test_pool, 0, &h, why, sizeof(why)), ERR_DRIVE_IN_USE);
+    o.force = true;
+    CHECK_EQ(drive_format(&o, &id, why, sizeof(why)), ERR_DRIVE_IN_USE);
+    CHECK(says("mounted or in use"));
+    if (fd >= 0)
+        close(fd);
+}
+
+static void block_device_is_used_unless_something_else_has_it(void **state)
+{
+    (void)state;
+    if (!loop_make())
+        skip(); /* needs root and a loop device */
+    drive_test_run(device_body, NULL);
+    char command[128];
+    snprintf(command, sizeof(command), "losetup -d %s", loop_device);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +522,9 @@ int main(void)
         cmocka_unit_test(damaged_superblock_is_taken_from_the_other_end),
         cmocka_unit_test(inspection_reports_damage_and_never_writes),
         cmocka_unit_test(failed_write_at_any_point_loses_nothing_that_was_answered),
+        cmocka_unit_test(failed_io_while_opening_costs_at_most_this_attempt),
+        cmocka_unit_test(format_that_fails_half_way_leaves_no_half_drive),
+        cmocka_unit_test(block_device_is_used_unless_something_else_has_it),
     };
     return cmocka_run_group_tests_name("drive-open", tests, drive_test_setup, drive_test_teardown);
 }
