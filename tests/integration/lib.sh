@@ -37,10 +37,12 @@ diag() { sed 's/^/# /'; }
 
 # ok DESCRIPTION COMMAND…: the command succeeds.
 ok() {
-    local description=$1 out rc=0
+    local description=$1 rc=0
     shift
-    out=$("$@" 2>&1 </dev/null) || rc=$?
-    _tap $((rc != 0)) "$description" || printf '%s\nexit %s: %s\n' "$out" "$rc" "$*" | tail -n 40 | diag
+    # Not in a subshell: start_node and its like must leave their process id behind.
+    "$@" >"$TEST_TMP/ok.out" 2>&1 </dev/null || rc=$?
+    _tap $((rc != 0)) "$description" ||
+        { cat "$TEST_TMP/ok.out" && printf 'exit %s: %s\n' "$rc" "$*"; } | tail -n 40 | diag
 }
 
 # fails DESCRIPTION CODE WORDS COMMAND…: the command fails with this exit code (any: any but 0) and says words
