@@ -121,10 +121,11 @@ void sim_file_cut(struct sim_file *f, uint64_t size_bytes)
     sim_content_resize(&f->content, size_bytes);
 }
 
-void sim_file_wipe(struct sim_file *f)
+void sim_file_wipe(struct sim_file *f, uint64_t size_bytes)
 {
-    sim_trace(f->node->sim, "wipe", f->path, 0, 0, 0);
+    sim_trace(f->node->sim, "wipe", f->path, size_bytes, 0, 0);
     sim_content_clear(&f->content);
+    f->content.size_bytes = f->content.stable_size_bytes = size_bytes;
 }
 
 uint64_t sim_file_unflushed(const struct sim_file *f)

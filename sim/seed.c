@@ -177,6 +177,13 @@ static bool wait_jobs(struct seed *s, bool healthy, struct sim_target_status *st
                       st->healthy ? "healthy" : "not healthy");
             return false;
         }
+        if (!st->busy) {
+            int err = s->target->ops->repair(s->target);
+            if (err != 0 && err != ERR_VOLUME_BUSY) {
+                seed_fail(s, "cannot repair: %s", error_text(err));
+                return false;
+            }
+        }
         s->last_progress_ns = sim_now_ns(s->sim);
         if (fiber_sleep(20 * NSEC_PER_MSEC) != 0)
             return false;
@@ -201,8 +208,8 @@ static void make_whole(struct seed *s) may_yield;
 static void make_whole(struct seed *s)
 {
     struct sim_target_status st;
-    bool drives_left = !s->w.cut_drive; /* else there may be too few for all copies */
-    if (!wait_jobs(s, drives_left, &st) || !scrub_once(s, &st))
+    bool whole = s->w.copies > 1 || !s->w.rot; /* what had one copy stays lost until it is overwritten */
+    if (!wait_jobs(s, whole, &st) || !scrub_once(s, &st))
         return;
     if (st.lost_blocks != 0 && s->w.copies > 1)
         seed_fail(s, "scrub says that %" PRIu64 " blocks are lost", st.lost_blocks);
@@ -269,6 +276,7 @@ static void phase_work(struct seed *s, bool last)
 static void phase_last(struct seed *s)
 {
     chaos_quiet(s);
+    s->w.replace_bad_drives = true;
     s->acked_goal = UINT64_MAX;
     bool again = sim_random_below(&s->random, 4) == 0;
     for (int i = 0; i < (again ? 2 : 1) && !s->failed; i++) {

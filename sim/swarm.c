@@ -104,6 +104,8 @@ void swarm_draw(uint64_t seed, struct sim_swarm *ret)
     draw_workload(&r, &w);
     draw_crashes(&r, &w);
     draw_faults(&r, &w);
+    for (size_t i = 0; i < sizeof(w.pool.b); i++)
+        w.pool.b[i] = (uint8_t)sim_random_below(&r, 256);
     assert(w.victims <= MAX(w.copies - 1, 1u) && w.drives <= SWARM_DRIVES_MAX);
     *ret = w;
 }

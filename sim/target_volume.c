@@ -50,6 +50,47 @@ static void place_close(struct place *p)
         coord_close(p->coord);
 }
 
+/* What an operator does with a drive that is refused: another one in its place. */
+static int drive_replace(struct place *p, const struct sim_swarm *w, const char *path) may_yield;
+static int drive_replace(struct place *p, const struct sim_swarm *w, const char *path)
+{
+    char why[256] = "";
+    struct drive_format_options o = {
+        .path = path, .pool_id = w->pool, .slab_bytes = w->slab_bytes, .force = true};
+    sim_file_wipe(sim_file_find(p->node, path), w->drive_bytes);
+    struct uuid id;
+    int err = drive_format(&o, &id, why, sizeof(why));
+    if (err != 0)
+        sim_note(sim_of_node(p->node), "replacing %s: %s", path, why);
+    return err;
+}
+
+static int drive_add(struct place *p, const char *path) may_yield;
+static int drive_add(struct place *p, const char *path)
+{
+    char why[256] = "";
+    struct drive_home *h;
+    struct drive *d;
+    int err = drive_home_open(path, (struct uuid){{0}}, 0, &h, why, sizeof(why));
+    if (err != 0) {
+        sim_note(sim_of_node(p->node), "drive %s is left out: %s %s", path, error_name(err), why);
+        return err;
+    }
+    err = drive_attach(h, &d);
+    if (err == 0) {
+        err = drive_set_add(&p->set, d);
+        if (err != 0)
+            drive_detach(d);
+    }
+    if (err != 0) {
+        drive_home_close(h);
+        return err;
+    }
+    p->homes[p->count] = h;
+    p->drives[p->count++] = d;
+    return 0;
+}
+
 /* A drive that cannot be opened is left out, as ashlard does: the volume copes or says that it cannot. */
 static int place_open(struct sim_node *n, const struct sim_swarm *w, struct place *p) may_yield;
 static int place_open(struct sim_node *n, const struct sim_swarm *w, struct place *p)
@@ -60,23 +101,13 @@ static int place_open(struct sim_node *n, const struct sim_swarm *w, struct plac
     if (err == 0)
         err = cache_new(tree_node_evicted, &p->cache);
     for (uint32_t i = 0; err == 0 && i < w->drives; i++) {
-        char path[SIM_PATH_SIZE], why[256] = "";
+        char path[SIM_PATH_SIZE];
         sim_drive_path(i, path);
-        struct drive_home *h;
-        struct drive *d;
-        int open_err = drive_home_open(path, (struct uuid){{0}}, 0, &h, why, sizeof(why));
-        if (open_err == 0) {
-            open_err = drive_attach(h, &d);
-            if (open_err != 0)
-                drive_home_close(h);
+        if (drive_add(p, path) != 0 && w->replace_bad_drives) {
+            err = drive_replace(p, w, path);
+            if (err == 0)
+                err = drive_add(p, path);
         }
-        if (open_err != 0) {
-            sim_note(sim_of_node(n), "drive %s is left out: %s %s", path, error_name(open_err), why);
-            continue;
-        }
-        p->homes[p->count] = h;
-        p->drives[p->count++] = d;
-        err = drive_set_add(&p->set, d);
     }
     if (err != 0)
         place_close(p);
@@ -109,12 +140,11 @@ static int place_fill(struct place *p, uint32_t spare)
 static int volume_target_create(struct sim_node *n, const struct sim_swarm *w) may_yield;
 static int volume_target_create(struct sim_node *n, const struct sim_swarm *w)
 {
-    struct uuid pool = world_random_uuid();
     for (uint32_t i = 0; i < w->drives; i++) {
         char path[SIM_PATH_SIZE], why[256] = "";
         sim_drive_path(i, path);
         struct drive_format_options o = {
-            .path = path, .pool_id = pool, .slab_bytes = w->slab_bytes, .force = true};
+            .path = path, .pool_id = w->pool, .slab_bytes = w->slab_bytes, .force = true};
         struct uuid id;
         int err = drive_format(&o, &id, why, sizeof(why));
         if (err != 0) {
@@ -128,7 +158,7 @@ static int volume_target_create(struct sim_node *n, const struct sim_swarm *w)
         return err;
     if (w->spare_slabs != 0)
         err = place_fill(&p, w->spare_slabs);
-    struct volume_env env = {.coord = p.coord, .drives = &p.set, .cache = p.cache, .node = pool};
+    struct volume_env env = {.coord = p.coord, .drives = &p.set, .cache = p.cache, .node = w->pool};
     struct volume_create_options o = {.name = VOLUME_NAME,
                                       .kind = "block",
                                       .size_bytes = w->volume_blocks * BLOCK_SIZE,
@@ -178,10 +208,10 @@ static int volume_target_open(struct sim_node *n, const struct sim_swarm *w, str
         free(t);
         return err;
     }
-    t->env = (struct volume_env){.coord = t->place.coord, .drives = &t->place.set, .cache = t->place.cache};
+    t->env = (struct volume_env){
+        .coord = t->place.coord, .drives = &t->place.set, .cache = t->place.cache, .node = w->pool};
     struct uuid id;
     err = find_volume(&t->place, &id);
-    t->env.node = id; /* some identity that stays: this node's */
     if (err == 0)
         err = volume_open(&t->env, id, &t->volume);
     if (err != 0) {

@@ -163,7 +163,7 @@ bool sim_file_pick_block(struct sim_file *f, uint64_t first, uint64_t end, uint6
 /* Cuts the file at once, durably: what a person does with truncate(1). */
 void sim_file_cut(struct sim_file *f, uint64_t size_bytes);
 /* Replaces the content by nothing, as a new drive in the old one's place. */
-void sim_file_wipe(struct sim_file *f);
+void sim_file_wipe(struct sim_file *f, uint64_t size_bytes);
 /* Blocks written but not yet stable. */
 uint64_t sim_file_unflushed(const struct sim_file *f);
 

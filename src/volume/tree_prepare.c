@@ -4,7 +4,8 @@
  *
  * One pass goes over the leaves of the range, without a yield, and pins every node that it meets, inner ones
  * too. If all were in memory, what the changes can need at worst is counted: a copy of each node met that the
- * open txg has not made yet and, unless each leaf has room for all the insertions, splits (split_need()).
+ * open txg has not made yet, a root if deletions empty the tree before an insertion and, unless each leaf has
+ * room for all the insertions, splits (split_need()).
  * Pages and addresses for so many nodes are reserved. If anything yielded meanwhile, the pass is made again.
  *
  * Why deletions need nothing: a leaf that they empty is taken out, and its keys then belong to the leaf
@@ -185,6 +186,8 @@ static uint32_t pass_need(const struct pass *p)
         need += t->prepared[i]->state != NODE_OPEN;
         met[t->prepared[i]->level]++;
     }
+    if (p->puts > 0)
+        need++; /* deletions may empty the whole tree, and then an insertion begins a new root */
     return p->roomy ? need : need + split_need(p, met);
 }
 
