@@ -103,10 +103,19 @@ static void sums_copy(const struct extent *e, uint32_t *out)
     memcpy(out, e->sums, (size_t)e->blocks * 4);
 }
 
-/* Reads the payload, in pieces that do not cross from one run of the system group to the next. */
-static may_yield int payload_read(struct volume *v, uint64_t position, struct page *pages, uint32_t blocks,
-                                  const uint32_t *sums)
+static bool bit_get(const uint64_t *bits, uint32_t i)
 {
+    return bits[i / 64] >> (i % 64) & 1;
+}
+
+/* Reads the payload, in pieces that do not cross from one run of the system group to the next.
+ * ERR_NO_GOOD_COPY: some blocks, which bad[] says, cannot be had. */
+static may_yield int payload_read(struct volume *v, uint64_t position, struct page *pages, uint32_t blocks,
+                                  const uint32_t *sums, uint64_t bad[GROUP_READ_MAX / 64])
+{
+    int result = 0;
+
+    memset(bad, 0, GROUP_READ_MAX / 8);
     for (uint32_t done = 0, n; done < blocks; done += n) {
         uint32_t group, block;
         log_place(v, position + done, &group, &block);
@@ -122,6 +131,51 @@ static may_yield int payload_read(struct volume *v, uint64_t position, struct pa
                                   .sums = sums + done,
                                   .only = -1};
         int r = group_read(&read);
+        if (r && r != ERR_NO_GOOD_COPY)
+            return r;
+        for (uint32_t i = 0; r && i < n; i++)
+            if (bit_get(read.bad, i))
+                bad[(done + i) / 64] |= UINT64_C(1) << ((done + i) % 64);
+        result = r ? r : result;
+    }
+    return result;
+}
+
+/* Puts blocks [first, first + n) of the payload to their place. */
+static may_yield int payload_write(struct volume *v, const struct extent *e, struct page *pages,
+                                   uint32_t first, uint32_t n)
+{
+    struct iovec iov = {.iov_base = page_at(pages, first)->data, .iov_len = (size_t)n * BLOCK_SIZE};
+    struct group_write w = {.group = group_find(v->groups, e->space),
+                            .block = (uint32_t)e->block + first,
+                            .blocks = n,
+                            .iov = &iov,
+                            .iov_count = 1,
+                            .page = page_at(pages, first)};
+    int r = group_write_wait(&w);
+
+    if (w.failed)
+        membership_kick(v);
+    return r;
+}
+
+/* A block that the log has lost may be good in its place already, so it is not touched there. */
+static may_yield int payload_put(struct volume *v, const struct extent *e, struct page *pages,
+                                 const uint64_t *bad)
+{
+    for (uint32_t i = 0, n; i < e->blocks; i += n) {
+        n = 1;
+        while (i + n < e->blocks && bit_get(bad, i + n) == bit_get(bad, i))
+            n++;
+        if (bit_get(bad, i))
+            continue;
+        if (v->inspect) {
+            for (uint32_t k = i; k < i + n; k++)
+                (void)cache_add_data(v->env.cache, (struct cache_key){v->cache_tag, e->space, e->block + k},
+                                     page_at(pages, k), true);
+            continue;
+        }
+        int r = payload_write(v, e, pages, i, n);
         if (r)
             return r;
     }
@@ -133,51 +187,40 @@ static may_yield int verify_inline(struct verify_task *t)
     struct volume *v = t->replay->volume;
     const struct extent *e = &t->extent;
     uint32_t sums[EXTENT_BLOCKS_MAX];
+    uint64_t bad[GROUP_READ_MAX / 64];
     struct page *pages;
     int r = page_alloc_wait(e->blocks, DEADLINE_NEVER, &pages);
 
     if (r)
         return r;
     sums_copy(e, sums);
-    r = payload_read(v, t->payload, pages, e->blocks, sums);
-    if (!r && v->inspect) {
-        for (uint32_t i = 0; i < e->blocks; i++)
-            (void)cache_add_data(v->env.cache, (struct cache_key){v->cache_tag, e->space, e->block + i},
-                                 page_at(pages, i), true);
-    } else if (!r) {
-        struct iovec iov = {.iov_base = pages->data, .iov_len = (size_t)e->blocks * BLOCK_SIZE};
-        struct group_write w = {.group = group_find(v->groups, e->space),
-                                .block = (uint32_t)e->block,
-                                .blocks = e->blocks,
-                                .iov = &iov,
-                                .iov_count = 1,
-                                .page = pages};
-        r = group_write_wait(&w);
-        if (w.failed)
-            membership_kick(v);
+    r = payload_read(v, t->payload, pages, e->blocks, sums, bad);
+    if (!r || r == ERR_NO_GOOD_COPY) {
+        int w = payload_put(v, e, pages, bad);
+        r = r ? r : w;
     }
     page_put(pages, e->blocks);
     return r;
 }
 
-static may_yield int verify_named(struct verify_task *t)
+/* ERR_NO_GOOD_COPY: of the blocks in bad[]. */
+static may_yield int verify_named(struct volume *v, const struct extent *e, uint64_t bad[GROUP_READ_MAX / 64])
 {
-    const struct extent *e = &t->extent;
     uint32_t sums[EXTENT_BLOCKS_MAX];
-    uint64_t bad[GROUP_READ_MAX / 64];
     struct group_check check;
 
     sums_copy(e, sums);
-    int r = group_scrub(group_find(t->replay->volume->groups, e->space), (uint32_t)e->block, e->blocks,
-                        VERIFY_BLOCKS, sums, &check, bad);
+    int r = group_scrub(group_find(v->groups, e->space), (uint32_t)e->block, e->blocks, VERIFY_BLOCKS, sums,
+                        &check, bad);
     return r ? r : check.lost ? ERR_NO_GOOD_COPY : 0;
 }
 
 static may_yield void verify_main(void *arg)
 {
     struct verify_task *t = arg;
+    uint64_t bad[GROUP_READ_MAX / 64];
 
-    if (t->inline_payload ? verify_inline(t) : verify_named(t))
+    if (t->inline_payload ? verify_inline(t) : verify_named(t->replay->volume, &t->extent, bad))
         t->batch->bad = true;
     semaphore_give(&t->replay->slots, 1);
     latch_down(&t->replay->latch);
@@ -265,30 +308,51 @@ static void apply_lost(struct volume *v, struct extent *e)
                 (unsigned long long)e->blocks * BLOCK_SIZE);
 }
 
+/* Blocks of one record that are all there, or all lost. */
+static may_yield int apply_part(struct volume *v, struct extent *e, bool lost)
+{
+    int r = prepare(v, e->object, e->start, e->blocks, NULL);
+
+    if (!r)
+        r = extent_remove_now(v, e->object, e->start, e->blocks);
+    if (!r && lost)
+        apply_lost(v, e);
+    else if (!r && !(e->flags & (EXTENT_ZERO | EXTENT_LOST)))
+        r = space_claim(v, v->txg, e->space, e->block, e->blocks);
+    if (r)
+        return r;
+    e->birth = v->txg;
+    extent_put_now(v, e);
+    return 0;
+}
+
+/* Exactly the blocks without a good copy become a lost range; the others of the same record stay. */
 static may_yield int apply_extent(struct volume *v, const struct log_cursor *c, bool batch_bad)
 {
+    uint64_t bad[GROUP_READ_MAX / 64] = {0};
     struct extent e;
     int r = log_extent_decode(c, &e);
 
     if (r)
         return r;
-    bool lost = false;
     if (batch_bad && !(e.flags & EXTENT_LOST)) {
-        struct replay one = {.volume = v};
-        struct verify_task t = {.replay = &one, .extent = e};
-        lost = verify_named(&t) != 0;
+        r = verify_named(v, &e, bad);
+        if (r && r != ERR_NO_GOOD_COPY)
+            memset(bad, 0xff, sizeof(bad)); /* no member of the group could be asked */
     }
-    r = prepare(v, e.object, e.start, e.blocks, NULL);
-    if (!r)
-        r = extent_remove_now(v, e.object, e.start, e.blocks);
-    if (!r && lost)
-        apply_lost(v, &e);
-    else if (!r)
-        r = space_claim(v, v->txg, e.space, e.block, e.blocks);
-    if (r)
-        return r;
-    e.birth = v->txg;
-    extent_put_now(v, &e);
+    for (uint32_t i = 0, n; i < e.blocks; i += n) {
+        n = 1;
+        while (i + n < e.blocks && bit_get(bad, i + n) == bit_get(bad, i))
+            n++;
+        struct extent part = e;
+        part.start += i;
+        part.blocks = n;
+        part.block += i;
+        part.sums += (size_t)i * 4;
+        r = apply_part(v, &part, bit_get(bad, i));
+        if (r)
+            return r;
+    }
     return 0;
 }
 
