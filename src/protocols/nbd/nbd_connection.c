@@ -22,7 +22,8 @@
  * Limits. A request is admitted before it is begun, and its bytes are counted until its reply was sent, per
  * connection and per shard. A client that does not read its replies fills its own account, and is then read
  * from no more. If clients that stand still hold so much of the shard's account that others must wait, they
- * are disconnected.
+ * are disconnected, one by one. A connection waits only for its own requests to end (room), or, with none
+ * under way, for the shard's.
  *
  * Ending. closing: nothing more is read; each request under way ends, its reply is sent. broken: sending
  * failed; replies are dropped. Whoever puts the last reference closes the stream.
@@ -381,29 +382,39 @@ int nbd_connection_discard(struct nbd_connection *c, uint64_t len)
 
 /* ---- Admission ---- */
 
-/* Clients that hold the shard's bytes and have not moved for long make room. */
+/* Of the clients that have not moved for long, the one that holds most makes room. */
 static void evict_stalled(struct nbd_shard *s)
 {
     uint64_t now = reactor_now_ns(), limit = s->server->limits.stall_ns;
-    LIST_FOREACH_SAFE (&s->connections, l) {
+    struct nbd_connection *victim = NULL;
+    LIST_FOREACH (&s->connections, l) {
         struct nbd_connection *c = CONTAINER_OF(l, struct nbd_connection, shard_link);
         uint64_t since = c->send_since_ns != 0 ? c->send_since_ns : c->receive_since_ns;
         if (since == 0 || now - since < limit || c->broken)
             continue;
-        counter_add(&s->evicted, 1);
-        LOG_WARNING(
-            "nbd: client %s of %s disconnected: it has not moved for %llu s and holds memory that others "
-            "wait for",
-            stream_peer(c->stream), c->export->name, (unsigned long long)((now - since) / NSEC_PER_SEC));
-        nbd_connection_break(c);
+        if (victim == NULL || c->admitted_bytes > victim->admitted_bytes)
+            victim = c;
     }
+    if (victim == NULL)
+        return;
+    counter_add(&s->evicted, 1);
+    LOG_WARNING(
+        "nbd: client %s of %s disconnected: it does not move and holds %llu bytes that others wait for",
+        stream_peer(victim->stream), victim->export->name, (unsigned long long)victim->admitted_bytes);
+    nbd_connection_break(victim);
 }
 
+/* A connection's own limits. One request is always admitted; beyond it a connection may hold no more than
+ * what is still free in the shard. So a few greedy ones cannot take everything: N of them end at one part
+ * each of N + 1, and the last part is for newcomers. */
 static bool connection_has_room(const struct nbd_connection *c, uint64_t bytes)
 {
     const struct nbd_limits *l = &c->shard->server->limits;
-    return c->requests == 0 ||
-           (c->requests < l->requests && c->admitted_bytes + bytes <= l->connection_bytes);
+    uint64_t taken = c->shard->admitted_bytes, wanted = c->admitted_bytes + bytes;
+    if (c->requests == 0)
+        return true;
+    return c->requests < l->requests && wanted <= l->connection_bytes && taken < l->reactor_bytes &&
+           wanted <= l->reactor_bytes - taken;
 }
 
 MUST_CHECK static int admit(struct nbd_connection *c, uint64_t bytes) may_yield

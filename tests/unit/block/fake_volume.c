@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#define BUCKETS 4096u
+#define BUCKETS 65536u
 #define OBJECT  1u
 
 struct fake_block {
@@ -94,10 +94,15 @@ struct fake_volume_counts *fake_volume_counts(struct volume *v)
 
 void fake_volume_peek(struct volume *v, uint64_t offset, void *buf, size_t len)
 {
-    uint8_t *out = buf;
-    for (size_t i = 0; i < len; i++) {
-        const struct fake_block *b = *slot_of(v, (offset + i) / BLOCK_SIZE);
-        out[i] = b != NULL && b->page != NULL ? b->page->data[(offset + i) % BLOCK_SIZE] : 0;
+    for (size_t done = 0; done < len;) {
+        uint64_t at = offset + done;
+        size_t n = MIN(len - done, BLOCK_SIZE - at % BLOCK_SIZE);
+        const struct fake_block *b = *slot_of(v, at / BLOCK_SIZE);
+        if (b != NULL && b->page != NULL)
+            memcpy((uint8_t *)buf + done, b->page->data + at % BLOCK_SIZE, n);
+        else
+            memset((uint8_t *)buf + done, 0, n);
+        done += n;
     }
 }
 
