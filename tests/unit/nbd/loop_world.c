@@ -80,8 +80,8 @@ static struct loop_stream *stream_new(struct reactor *r, struct loop_pipe *in, s
     return s;
 }
 
-static int loop_recvv(struct stream *stream, const struct iovec *iov, uint32_t n, uint64_t deadline_ns,
-                      size_t *ret_len)
+static may_yield int loop_recvv(struct stream *stream, const struct iovec *iov, uint32_t n,
+                                uint64_t deadline_ns, size_t *ret_len)
 {
     struct loop_stream *s = CONTAINER_OF(stream, struct loop_stream, base);
     struct loop_pipe *p = s->in;
@@ -107,7 +107,7 @@ static int loop_recvv(struct stream *stream, const struct iovec *iov, uint32_t n
     return 0;
 }
 
-static int loop_sendv(struct stream *stream, struct iovec *iov, uint32_t n, uint64_t deadline_ns)
+static may_yield int loop_sendv(struct stream *stream, struct iovec *iov, uint32_t n, uint64_t deadline_ns)
 {
     struct loop_stream *s = CONTAINER_OF(stream, struct loop_stream, base);
     struct loop_pipe *p = s->out;
@@ -183,7 +183,7 @@ static int loop_listen(struct reactor *r, const char *address, struct listener *
     return 0;
 }
 
-static int loop_accept(struct listener *listener, struct stream **ret)
+static may_yield int loop_accept(struct listener *listener, struct stream **ret)
 {
     struct loop_listener *l = CONTAINER_OF(listener, struct loop_listener, base);
     struct loop_world *w = world_of(listener->reactor);
