@@ -5,6 +5,16 @@
 
 #include <stdlib.h>
 
+volatile uint32_t fake_drive_allocates;
+
+static void *fake_zalloc(size_t count, size_t size)
+{
+    fake_drive_allocates++;
+    void *p = calloc(count, size);
+    fake_drive_allocates--;
+    return p;
+}
+
 struct fake_op {
     struct timer timer;
     struct list link;
@@ -103,7 +113,7 @@ static void fake_due(struct timer *t)
 static void fake_submit(struct drive_io *io)
 {
     struct fake_drive *f = fake_of(io->session->drive);
-    struct fake_op *op = calloc(1, sizeof(*op));
+    struct fake_op *op = fake_zalloc(1, sizeof(*op));
     assert(op != NULL);
     op->io = io;
     op->timer.fn = fake_due;
@@ -140,7 +150,7 @@ static may_yield int fake_session_open(struct drive *d, struct uuid volume, uint
         return ERR_DRIVE_GONE;
     if (epoch < f->epoch)
         return ERR_DRIVE_FENCED;
-    struct drive_session *s = calloc(1, sizeof(*s));
+    struct drive_session *s = fake_zalloc(1, sizeof(*s));
     if (s == NULL)
         return ERR_NO_MEMORY;
     f->epoch = epoch;
@@ -202,8 +212,8 @@ static may_yield int fake_slab_alloc(struct drive_session *s, uint32_t group, ui
         return ERR_DRIVE_NO_SPACE;
     struct fake_slab *slab = &f->slabs[unused];
     *slab = (struct fake_slab){.used = true, .volume = s->volume, .group = group, .member = member};
-    slab->now = calloc(1, slab_bytes(f));
-    slab->stable = calloc(1, slab_bytes(f));
+    slab->now = fake_zalloc(1, slab_bytes(f));
+    slab->stable = fake_zalloc(1, slab_bytes(f));
     assert(slab->now != NULL && slab->stable != NULL);
     *ret_slab = unused;
     return 0;
@@ -233,7 +243,7 @@ static int fake_slab_list(struct drive *d, struct uuid volume, struct slab_entry
     struct fake_drive *f = fake_of(d);
     if (f->gone)
         return ERR_DRIVE_GONE;
-    struct slab_entry *entries = calloc(f->slabs_total, sizeof(*entries));
+    struct slab_entry *entries = fake_zalloc(f->slabs_total, sizeof(*entries));
     if (entries == NULL)
         return ERR_NO_MEMORY;
     uint32_t n = 0;
@@ -283,8 +293,8 @@ static const struct drive_ops fake_ops = {
 
 int fake_drive_new(uint8_t id, uint32_t slabs, uint32_t slab_blocks, struct fake_drive **ret)
 {
-    struct fake_drive *f = calloc(1, sizeof(*f));
-    struct fake_slab *table = calloc(slabs, sizeof(*table));
+    struct fake_drive *f = fake_zalloc(1, sizeof(*f));
+    struct fake_slab *table = fake_zalloc(slabs, sizeof(*table));
     if (f == NULL || table == NULL) {
         free(f);
         free(table);

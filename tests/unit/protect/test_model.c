@@ -25,7 +25,7 @@ static struct {
     struct fixture *f;
     struct group *g;
     uint64_t random;
-    bool held[BLOCKS];
+    bool held[BLOCKS], writing[BLOCKS];
     struct waitq released;
     uint32_t version[BLOCKS]; /* acknowledged; 0: never written */
     uint64_t txg;
@@ -97,11 +97,15 @@ static may_yield void step_write(uint32_t first, uint32_t count)
                             .iov_count = 1,
                             .page = p,
                             .dsync = draw(4) == 0};
+    for (uint32_t i = 0; i < count; i++)
+        m.writing[first + i] = true;
     CHECK_EQ(group_write_wait(&w), 0);
     if (w.failed)
         settle();
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         m.version[first + i] = version;
+        m.writing[first + i] = false;
+    }
     page_put(p, count);
     m.writes++;
 }
@@ -206,7 +210,7 @@ static bool drive_is_well(const struct fake_drive *d)
     return !d->gone && d->write_error == 0 && d->flush_error == 0;
 }
 
-/* Current members whose drives have no fault, and whose copy of every block not under way is right. */
+/* Current members whose drives have no fault, and whose copy of every block not being written is right. */
 static uint32_t clean_members(void)
 {
     uint32_t n = 0;
@@ -214,7 +218,7 @@ static uint32_t clean_members(void)
         bool clean = m.g->members[i].state == MEMBER_CURRENT && group_drive_usable(m.g->members[i].drive) &&
                      drive_is_well(fixture_member(m.f, m.g, i));
         for (uint32_t b = 0; clean && b < BLOCKS; b++)
-            clean = m.version[b] == 0 || m.held[b] || copy_is(m.f, m.g, i, b, m.version[b]);
+            clean = m.version[b] == 0 || m.writing[b] || copy_is(m.f, m.g, i, b, m.version[b]);
         n += clean;
     }
     return n;
