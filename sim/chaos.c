@@ -28,6 +28,8 @@ static void rot_unprotected(struct seed *s, struct sim_file *f)
     const uint8_t *data = sim_file_block(f, block);
     if (data == NULL || !model_parse(s->model, data, &id, &at) || id == 0)
         return;
+    if (!model_is_settled(s->model, at, id))
+        return;
     (void)model_damage(s->model, at, id);
     (void)sim_file_rot_block(f, block);
 }

@@ -46,6 +46,7 @@ struct block {
 struct model {
     uint64_t seed;
     uint64_t clock;
+    uint64_t settled; /* what was acknowledged before is in a committed root */
     uint64_t block_count, block_capacity;
     struct block *blocks;
     uint64_t next_id;
@@ -573,6 +574,22 @@ void model_power_loss(struct model *m)
 }
 
 /* ---- Damage ---- */
+
+void model_settle(struct model *m, uint64_t begun)
+{
+    m->settled = MAX(m->settled, begun);
+}
+
+bool model_is_settled(struct model *m, uint64_t block, uint64_t op_id)
+{
+    if (block >= m->block_count)
+        return false;
+    struct block *k = block_of(m, block);
+    for (uint32_t i = 0; i < k->count; i++)
+        if (k->entries[i].op->id == op_id)
+            return k->entries[i].op->acked < m->settled;
+    return false;
+}
 
 bool model_damage(struct model *m, uint64_t block, uint64_t op_id)
 {

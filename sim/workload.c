@@ -166,6 +166,8 @@ static void do_flush(struct seed *s, bool commit)
     int err = commit ? s->target->ops->commit(s->target) : s->target->ops->flush(s->target);
     if (err == 0) {
         model_flush_ack(s->model, begun);
+        if (commit)
+            model_settle(s->model, begun);
         acknowledged(s, commit ? "commit" : "flush", 0, 0, 0);
     } else {
         unexpected(s, commit ? "commit" : "flush", 0, 0, err);
