@@ -360,7 +360,7 @@ static void fiber_role_assumed crowd_body(void *arg)
     uint64_t seed = *(uint64_t *)arg;
     struct model *m = calloc(1, sizeof(*m));
     m->universe = 5000;
-    m->value_max = 400;
+    m->value_max = ITEM_LEN_MAX;
     m->random = seed;
     fixture_init(&m->f, seed);
     m->f.store.slow = true;
@@ -391,7 +391,7 @@ static void tree_equals_its_model_under_many_fibers_with_slow_reads(void **state
 {
     for (uint64_t seed = 1; seed <= 4 * effort(); seed++) {
         uint64_t s = seed;
-        run_on_fiber(crowd_body, &s, 8 * MIB);
+        run_on_fiber(crowd_body, &s, 5 * MIB);
     }
 }
 

@@ -524,6 +524,98 @@ static void what_was_prepared_survives_allocations_that_reclaim_everything(void 
     run_on_fiber(squeeze_body, NULL, 8 * MIB);
 }
 
+/* A leaf nearly emptied by deletions must not take in a sibling and with it the room of the insertions that
+ * the same preparation is for. */
+static void fiber_role_assumed room_body(void *arg)
+{
+    struct tree_fixture f;
+    fixture_init(&f, 1);
+    static const uint8_t value[ITEM_LEN_MAX];
+    /* Two leaves: 15 items of 1000 bytes fill one, of the second all but six are deleted again. */
+    for (uint64_t i = 0; i < 31; i++)
+        EXPECT(put(&f, i, 1000) == 0);
+    for (uint64_t i = 6; i < 15; i++) {
+        struct tree_key k = key_of(i);
+        EXPECT(tree_delete(&f.tree, &k) == 0);
+    }
+    EXPECT(f.tree.dirty_nodes == 4);
+    for (uint64_t i = 22; i < 31; i++) {
+        struct tree_key k = key_of(i);
+        EXPECT(tree_delete(&f.tree, &k) == 0);
+    }
+    /* Room for 8 items of 1000 bytes is in every leaf: nothing is reserved for splits. */
+    struct tree_key first = key_of(0), last = key_of(6);
+    f.store.reserved = 0;
+    EXPECT(tree_prepare(&f.tree, &first, &last, 8, 1000, NULL) == 0);
+    for (uint64_t i = 0; i < 5; i++) {
+        struct tree_key k = key_of(i);
+        EXPECT(tree_delete_now(&f.tree, &k) == 0);
+    }
+    for (uint64_t i = 0; i < 8; i++) {
+        struct tree_key k = {1, ITEM_EXTENT, i};
+        tree_put_now(&f.tree, &k, value, 1000);
+    }
+    tree_check_memory(&f.tree);
+    fixture_done(&f);
+}
+
+static void merge_leaves_the_room_that_was_promised_to_insertions(void **state)
+{
+    run_on_fiber(room_body, NULL, 16 * MIB);
+}
+
+/* A read that is still under way while its node is freed, and the address gets a new node that is written and
+ * evicted, must not bring the old bytes back. */
+static void fiber_role_assumed stale_reader(void *arg)
+{
+    has(arg, 5);
+    readers--;
+}
+
+static void fiber_role_assumed stale_body(void *arg)
+{
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        struct tree_fixture f;
+        fixture_init(&f, seed);
+        for (uint32_t i = 0; i < 40; i++)
+            EXPECT(put(&f, i, 1000) == 0);
+        fixture_commit(&f);
+        fixture_reopen(&f);
+        EXPECT(has(&f, 39)); /* the root, so that only the leaf is read */
+        f.store.slow = true;
+        readers = 4;
+        for (uint32_t i = 0; i < 4; i++) {
+            EXPECT(fiber_spawn("stale", stale_reader, &f) == 0);
+            fiber_yield();
+        }
+        f.store.slow = false;
+        for (uint32_t n = 0; n < 12; n++) {
+            fiber_yield();
+            for (uint32_t i = 0; i < 40; i += 3)
+                EXPECT(put(&f, i, 900 + n) == 0);
+            fixture_commit(&f);
+            cache_reclaim(f.cache, 1000);
+            for (uint32_t i = 0; i < 40; i++)
+                EXPECT(has(&f, i));
+        }
+        while (readers > 0)
+            fiber_yield();
+        uint8_t value[ITEM_LEN_MAX];
+        uint32_t len = 0;
+        for (uint32_t i = 0; i < 40; i++) {
+            struct tree_key k = key_of(i);
+            EXPECT(tree_get(&f.tree, &k, value, sizeof(value), &len) == 0 && len == (i % 3 ? 1000 : 911));
+        }
+        tree_check_memory(&f.tree);
+        fixture_done(&f);
+    }
+}
+
+static void slow_read_of_a_freed_node_does_not_bring_it_back(void **state)
+{
+    run_on_fiber(stale_body, NULL, 16 * MIB);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -538,6 +630,8 @@ int main(void)
         cmocka_unit_test(sealed_nodes_are_written_as_they_were_though_copied_and_freed_before),
         cmocka_unit_test(path_is_copied_once_in_a_txg),
         cmocka_unit_test(wide_range_is_deleted_in_pieces_and_leaves_nothing),
+        cmocka_unit_test(merge_leaves_the_room_that_was_promised_to_insertions),
+        cmocka_unit_test(slow_read_of_a_freed_node_does_not_bring_it_back),
         cmocka_unit_test(what_was_prepared_survives_allocations_that_reclaim_everything),
     };
     return cmocka_run_group_tests_name("tree_faults", tests, NULL, NULL);

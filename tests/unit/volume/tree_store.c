@@ -77,7 +77,11 @@ static void store_free(void *ctx, struct node_address a, uint64_t birth, uint64_
 static void be_slow(struct tree_store *s) may_yield;
 static void be_slow(struct tree_store *s)
 {
-    for (uint64_t n = s->slow ? test_random64(&s->random) % 4 : 0; n > 0; n--)
+    if (!s->slow)
+        return;
+    /* Now and then so slow that the address is freed and used again meanwhile. */
+    uint64_t n = test_random64(&s->random) % (test_random64(&s->random) % 32 == 0 ? 600 : 4);
+    for (; n > 0; n--)
         fiber_yield();
 }
 
