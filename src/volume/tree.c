@@ -145,13 +145,11 @@ static inline struct tree_node *find_leaf(struct tree *t, const struct tree_key 
 
 int tree_get(struct tree *t, const struct tree_key *key, void *buf, uint32_t max, uint32_t *ret_len)
 {
-    struct tree_retry retry;
-    retry.err = 0;
     struct disk_node_pointer miss;
     while (!tree_is_empty(t)) {
         struct tree_node *leaf = find_leaf(t, key, &miss);
         if (PREDICT_FALSE(!leaf)) {
-            int err = tree_fetch_retry(t, &miss, NULL, &retry);
+            int err = tree_fetch(t, &miss, NULL);
             if (err)
                 return err;
             continue;
@@ -235,15 +233,13 @@ static int seek_resident(struct tree_cursor *c, struct tree *t, const struct tre
 
 int tree_seek(struct tree_cursor *c, struct tree *t, const struct tree_key *key, enum tree_seek how)
 {
-    struct tree_retry retry;
-    retry.err = 0;
     struct tree_key at = *key; /* may be the cursor's own */
     for (;;) {
         struct disk_node_pointer miss;
         int err = seek_resident(c, t, &at, how, &miss);
         if (err != SEEK_MISS)
             return err;
-        err = tree_fetch_retry(t, &miss, NULL, &retry);
+        err = tree_fetch(t, &miss, NULL);
         if (err)
             return err;
     }

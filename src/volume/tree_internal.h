@@ -184,14 +184,6 @@ void tree_held_release(struct tree *t, struct tree_held *h);
  * NULL) is released if memory is short. */
 int tree_fetch(struct tree *t, const struct disk_node_pointer *p, struct tree_held *held)
     MUST_CHECK may_yield;
-/* The same for a loop that looks from the root again after each call: an error counts only if the same node
- * is still wanted, since the one that was asked for may have been freed while it was read. */
-struct tree_retry {
-    struct disk_node_pointer failed;
-    int err;
-};
-int tree_fetch_retry(struct tree *t, const struct disk_node_pointer *p, struct tree_held *held,
-                     struct tree_retry *r) MUST_CHECK may_yield;
 /* One more spare node without waiting. ERR_NO_MEMORY. */
 int tree_spare_add(struct tree *t) MUST_CHECK;
 /* The same, but waits for memory. */

@@ -261,13 +261,11 @@ static int may_yield prepare_slow(struct pass *p)
     struct tree *t = p->tree;
     struct tree_held held;
     held.count = 0;
-    struct tree_retry retry;
-    retry.err = 0;
     int err;
     do {
         if (!pass_run(p)) {
             hold_pass(t, &held);
-            err = tree_fetch_retry(t, &p->miss, &held, &retry);
+            err = tree_fetch(t, &p->miss, &held);
             if (err)
                 break;
             err = 1;

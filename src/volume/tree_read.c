@@ -101,8 +101,9 @@ static int may_yield read_node(struct tree *t, const struct disk_node_pointer *p
     n->birth = le64_get(p->birth_logical);
     n->level = p->level;
     n->state = NODE_CLEAN;
-    /* While it was read, the node may have come otherwise (by another tree of the volume), or its address may
-     * have got a new node or data, which is not to be replaced by what was here before. */
+    /* This tree cannot have changed or freed a node that it has not in memory. But another tree of the volume
+     * that shares it may have read it too, or have freed it, so that its address got something new, which is
+     * not to be replaced by what was here before. */
     struct cache_entry *e = cache_find(t->cache, n->entry.key);
     if (e && (e->dirty || e->pins > 0 ||
               (e->kind == CACHE_NODE && CONTAINER_OF(e, struct tree_node, entry)->birth >= n->birth))) {
@@ -153,27 +154,6 @@ int tree_fetch(struct tree *t, const struct disk_node_pointer *p, struct tree_he
     waitq_wake_all(&r->done);
     read_put(r);
     return err;
-}
-
-static bool pointer_same(const struct disk_node_pointer *a, const struct disk_node_pointer *b)
-{
-    return le32_get(a->space) == le32_get(b->space) && le64_get(a->block) == le64_get(b->block) &&
-           le64_get(a->birth_logical) == le64_get(b->birth_logical);
-}
-
-int tree_fetch_retry(struct tree *t, const struct disk_node_pointer *p, struct tree_held *held,
-                     struct tree_retry *r)
-{
-    struct disk_node_pointer copy = *p;
-    if (r->err && pointer_same(&r->failed, &copy))
-        return r->err;
-    uint64_t changes = t->changes;
-    int err = tree_fetch(t, &copy, held);
-    if (!err || t->changes == changes || err == ERR_CANCELLED || err == ERR_NO_MEMORY)
-        return err;
-    r->failed = copy;
-    r->err = err;
-    return 0;
 }
 
 /* ---- Spare nodes ---- */

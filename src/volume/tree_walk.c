@@ -92,7 +92,7 @@ static void walk_skip(struct walk *w, const struct finding *f)
         w->ended = true;
 }
 
-static int may_yield walk_step(struct walk *w, struct tree_retry *retry)
+static int may_yield walk_step(struct walk *w)
 {
     struct finding f;
     int err = 0;
@@ -106,7 +106,7 @@ static int may_yield walk_step(struct walk *w, struct tree_retry *retry)
         }
         return w->ops->node ? w->ops->node(w->ops->ctx, &f.pointer, &f.low) : 0;
     case FOUND_MISS:
-        err = tree_fetch_retry(w->tree, &f.pointer, NULL, retry);
+        err = tree_fetch(w->tree, &f.pointer, NULL);
         if (!err)
             return 0;
         if (err == ERR_CANCELLED || err == ERR_NO_MEMORY)
@@ -132,10 +132,9 @@ int tree_walk(struct tree *t, const struct tree_walk *ops)
     w->tree = t;
     w->ops = ops;
     w->at = TREE_KEY_MIN;
-    struct tree_retry retry = {.err = 0};
     int err = 0;
     while (!err && !w->ended)
-        err = walk_step(w, &retry);
+        err = walk_step(w);
     free(w);
     return err;
 }

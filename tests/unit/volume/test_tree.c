@@ -284,8 +284,10 @@ static void fiber_role_assumed model_body(void *arg)
         model_op(m, (i / (o->ops / 6 + 1)) % 2 ? 30 : 75);
         if (draw(m, o->commit_every) == 0) {
             fixture_commit(&m->f);
-            if (o->reopen && draw(m, 3) == 0)
+            if (o->reopen && draw(m, 3) == 0) {
                 fixture_reopen(&m->f);
+                op_wide(m); /* with nothing in memory but what it prepares */
+            }
         }
         if (draw(m, 2000) == 0)
             model_compare(m);
