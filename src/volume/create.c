@@ -31,12 +31,14 @@ static void name_key(const char *name, char out[VOLUME_NAME_MAX + 16])
 }
 
 /* Slabs of the log: an eighth of the volume within limits, so that small volumes stay cheap and large ones
- * commit seldom. */
-static uint32_t default_runs(uint64_t size_bytes, uint32_t slab_blocks)
+ * commit seldom; and at most an eighth of the smallest drive, since a thin volume may be larger than its
+ * pool. */
+static uint32_t default_runs(uint64_t size_bytes, uint32_t slab_blocks, uint32_t drive_slabs)
 {
     uint64_t bytes = MIN(MAX(size_bytes / 8, LOG_BYTES_MIN), LOG_BYTES_MAX);
     uint64_t runs = DIV_ROUND_UP(bytes, (uint64_t)slab_blocks * BLOCK_SIZE);
 
+    runs = MIN(runs, drive_slabs / 8);
     return (uint32_t)MIN(MAX(runs, 2u), SYSTEM_RUNS_MAX);
 }
 
@@ -46,6 +48,17 @@ static uint32_t pool_slab_blocks(const struct drive_set *s)
 
     for (uint32_t i = 0; i < s->count; i++)
         n = MIN(n, drive_slab_blocks(s->drives[i]));
+    return n;
+}
+
+static may_yield uint32_t pool_drive_slabs(const struct drive_set *s)
+{
+    uint32_t n = UINT32_MAX;
+    struct drive_info info;
+
+    for (uint32_t i = 0; i < s->count; i++)
+        if (drive_get_info(s->drives[i], &info) == 0)
+            n = MIN(n, info.slabs_total);
     return n;
 }
 
@@ -152,14 +165,15 @@ int volume_create(const struct volume_env *env, const struct volume_create_optio
         return ERR_INVALID;
     if (env->drives->count < o->protection.spare + 1u)
         return ERR_NOT_ENOUGH_DRIVES;
-    struct volume_record rec = {.id = world_random_uuid(),
-                                .protection = o->protection,
-                                .epoch = 1,
-                                .owner = env->node,
-                                .slab_blocks = slab,
-                                .system_runs =
-                                    o->system_runs ? o->system_runs : default_runs(o->size_bytes, slab),
-                                .deleted = true};
+    struct volume_record rec = {
+        .id = world_random_uuid(),
+        .protection = o->protection,
+        .epoch = 1,
+        .owner = env->node,
+        .slab_blocks = slab,
+        .system_runs = o->system_runs ? o->system_runs
+                                      : default_runs(o->size_bytes, slab, pool_drive_slabs(env->drives)),
+        .deleted = true};
     (void)snprintf(rec.name, sizeof(rec.name), "%s", o->name);
     (void)snprintf(rec.kind, sizeof(rec.kind), "%s", o->kind);
     if (slab < 16 || (uint64_t)rec.system_runs * slab < ROOT_RING_BLOCKS + 128u ||
