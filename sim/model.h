@@ -90,8 +90,8 @@ void model_power_loss(struct model *m);
 
 /* Everything acknowledged before `begun` is in a committed root now (model_flush_begin() gives the time). */
 void model_settle(struct model *m, uint64_t begun);
-/* The content is in a committed root. Damage to what only the log names may end replay at that place, as if it
- * had never been acknowledged: without a second copy nobody can tell. */
+/* The content is in a committed root. Damage to what only the log names may end replay at that place, as if
+ * it had never been acknowledged: without a second copy nobody can tell. */
 bool model_is_settled(struct model *m, uint64_t block, uint64_t op_id);
 /* The harness destroyed the last copy of this content. Returns whether anybody may still see it. */
 bool model_damage(struct model *m, uint64_t block, uint64_t op_id);

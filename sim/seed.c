@@ -140,7 +140,7 @@ static bool open_target(struct seed *s)
                   model_blocks(s->model));
         return false;
     }
-    model_grow(s->model, blocks); /* a grow that was under way happened */
+    model_grow(s->model, blocks);                        /* a grow that was under way happened */
     model_settle(s->model, model_flush_begin(s->model)); /* opening ends with a commit */
     sim_trace(s->sim, "opened", "", blocks, s->life, 0);
     return true;

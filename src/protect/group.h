@@ -206,6 +206,8 @@ int group_copy_to_member(struct group *g, uint32_t member, uint32_t block, uint3
 /* stale -> filling on the same slab. ERR_DRIVE_GONE (not usable), ERR_VOLUME_BUSY (writes from before it was
  * stale are still under way), ERR_INVALID (it is current). */
 int group_member_fill(struct group *g, uint32_t member) MUST_CHECK;
+/* filling -> stale: the copying has ended before it was complete, and begins anew some time. */
+void group_member_give_up(struct group *g, uint32_t member);
 /* stale -> filling on a slab of another drive (not one of the group's), which lacks everything
  * (stale_since_txg 0). The old slab stays taken until group_set_reap, so that a crash before the change is
  * committed finds what the old description names. Idempotent after a crash. ERR_NOT_ENOUGH_DRIVES,

@@ -276,6 +276,16 @@ int group_member_fill(struct group *g, uint32_t member)
     return 0;
 }
 
+void group_member_give_up(struct group *g, uint32_t member)
+{
+    assert(member < g->member_count);
+    struct group_member now = g->members[member];
+    if (now.state != MEMBER_FILLING)
+        return;
+    now.state = MEMBER_STALE;
+    group_member_assign(group_entry_of(g), member, &now);
+}
+
 void group_member_levelled(struct group *g, uint32_t member)
 {
     assert(member < g->member_count);

@@ -176,9 +176,8 @@ static void absent_make_stale(struct volume *v, uint64_t since_txg)
 {
     for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g))
         for (uint32_t i = 0; i < g->member_count; i++) {
-            struct group_member *gm = &g->members[i];
-            if (gm->state == MEMBER_FILLING)
-                gm->state = MEMBER_STALE; /* a repair that did not end: begins anew */
+            const struct group_member *gm = &g->members[i];
+            group_member_give_up(g, i); /* a repair that did not end */
             if (gm->state == MEMBER_STALE || group_drive_usable(gm->drive))
                 continue;
             group_drive_make_stale(v->groups, gm->drive, since_txg);
