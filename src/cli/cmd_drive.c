@@ -107,10 +107,11 @@ int cmd_drive_remove(struct cli *c)
     int r = cli_ask(c, request, cli_progress, "repair", &result);
     if (r != CLI_OK)
         return r;
-    if (c->json)
-        return cli_print_json(c, result);
-    fprintf(c->out, "%s was removed.\n", drive);
+    if (!c->json)
+        fprintf(c->out, "%s was removed.\n", drive);
     r = repair_report(c, result);
+    if (c->json)
+        (void)cli_print_json(c, json_incref(result));
     json_decref(result);
     return r;
 }
