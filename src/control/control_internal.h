@@ -59,9 +59,8 @@ CONTROL_HANDLER(control_job_start);
 CONTROL_HANDLER(control_top);
 CONTROL_HANDLER(control_events);
 
-/* Waits until no open volume of those in the list has that job running, with progress lines. *ret_result: a
- * list of {"name", "job"}. name NULL: all volumes. */
-int control_jobs_wait(struct control_call *call, const char *name, bool scrub, json_t **ret_result)
-    MUST_CHECK may_yield;
+/* Waits until all volumes have their copies or cannot get them, with progress lines. *ret_result: a list of
+ * {"volume", "healthy", "job"}. */
+int control_repair_wait(struct control_call *call, json_t **ret_result) MUST_CHECK may_yield;
 
 #endif

@@ -93,7 +93,7 @@ static int repair_then(struct control_call *call, const json_t *request, json_t 
 {
     if (!control_arg_bool(request, "no_wait")) {
         json_t *jobs = NULL;
-        int r = control_jobs_wait(call, NULL, false, &jobs);
+        int r = control_repair_wait(call, &jobs);
         if (r < 0) {
             json_decref(result);
             return r;

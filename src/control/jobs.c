@@ -104,16 +104,55 @@ static int follow(struct control_call *call, struct node_volume **volumes, uint3
     }
 }
 
-int control_jobs_wait(struct control_call *call, const char *name, bool scrub, json_t **ret_result)
+/* A volume that lacks copies although no repair runs: it has not noticed yet, or another drive was lost
+ * meanwhile. Known damage is not for repair to mend. */
+static bool lacks_copies(const struct volume_status *s)
+{
+    return s->stale_members > 0 || (!s->healthy && s->damage_count == 0);
+}
+
+/* Starts repair where it is still needed; how many volumes that were. */
+static uint32_t repair_again(struct control_call *call, struct node_volume **volumes, uint32_t count)
+    may_yield
+{
+    uint32_t lacking = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct volume_status s;
+        if (node_volume_status(call->node, volumes[i], &s) < 0 || s.state != 0 || !lacks_copies(&s))
+            continue;
+        lacking++;
+        int r = node_volume_job(call->node, volumes[i], false, 0);
+        if (r < 0 && r != ERR_VOLUME_BUSY && r != ERR_NODE_NOT_READY)
+            LOG_WARNING("repair of the volume %s did not start: %s", volumes[i]->name, error_text(r));
+    }
+    return lacking;
+}
+
+/* Until every volume has its copies, or trying again and again gave nothing (too few drives). */
+#define REPAIR_TRIES 10u
+static int follow_repair(struct control_call *call, struct node_volume **volumes, uint32_t count) may_yield
+{
+    for (uint32_t tries = 0;; tries++) {
+        int r = follow(call, volumes, count, false);
+        if (r < 0 || tries == REPAIR_TRIES || repair_again(call, volumes, count) == 0)
+            return r;
+        r = control_pause(call, POLL_NS);
+        if (r < 0)
+            return r == ERR_SHUTDOWN ? control_fail_err(call, r, "the repair goes on after the next start")
+                                     : r;
+    }
+}
+
+int control_repair_wait(struct control_call *call, json_t **ret_result)
 {
     struct node_volume **volumes;
     uint32_t count;
-    int r = targets(call, name, &volumes, &count);
+    int r = targets(call, NULL, &volumes, &count);
     if (r < 0)
         return r;
-    r = follow(call, volumes, count, scrub);
+    r = follow_repair(call, volumes, count);
     if (r == 0)
-        *ret_result = results(call, volumes, count, scrub);
+        *ret_result = results(call, volumes, count, false);
     node_volumes_release(volumes, count);
     return r;
 }
@@ -153,7 +192,7 @@ int control_job_start(struct control_call *call, const json_t *request, json_t *
         return r;
     r = start_all(call, volumes, count, scrub, control_arg_uint(request, "rate_bytes_per_s", 0), wait);
     if (r == 0 && wait)
-        r = follow(call, volumes, count, scrub);
+        r = scrub ? follow(call, volumes, count, true) : follow_repair(call, volumes, count);
     if (r == 0)
         *ret_result = results(call, volumes, count, scrub);
     node_volumes_release(volumes, count);

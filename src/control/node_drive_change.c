@@ -122,6 +122,12 @@ int node_drive_add(struct node *n, const char *path, uint64_t size_bytes, bool f
                           node_drive_state_name(n, d));
         return ERR_EXISTS;
     }
+    if (d != NULL && d->home != NULL) {
+        control_error_set(e, ERR_EXISTS,
+                          "Once the node was restarted it may be wiped and added as a new drive.",
+                          "%s was removed from this pool", path);
+        return ERR_EXISTS;
+    }
     if (!is_ours(n, path)) {
         int r = drive_make(n, path, size_bytes, force, e);
         if (r < 0)

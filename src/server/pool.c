@@ -72,6 +72,29 @@ static int identity_read(struct server *s, struct uuid *ret_node, struct uuid *r
     return r;
 }
 
+static int records_lost(struct server *s, struct control_error *e)
+{
+    control_error_set(e, ERR_COORD_NOT_FOUND,
+                      "Restore coord.json from a backup of the folder; nothing was changed.",
+                      "%s has been a node's folder, but its coord.json is gone or empty", s->dir);
+    return ERR_COORD_NOT_FOUND;
+}
+
+int server_records_check(struct server *s, struct control_error *e)
+{
+    static const char *const records[] = {"coord.json", "coord.json.prev"};
+    char path[NODE_PATH_MAX + 32];
+    identity_path(s, path);
+    if (access(path, F_OK) < 0)
+        return 0;
+    for (unsigned i = 0; i < ARRAY_SIZE(records); i++) {
+        snprintf(path, sizeof(path), "%s/%s", s->dir, records[i]);
+        if (access(path, F_OK) == 0)
+            return 0;
+    }
+    return records_lost(s, e);
+}
+
 /* ---- /pool and /nodes ---- */
 
 struct pool_record {
@@ -208,12 +231,8 @@ int server_identity_start(struct server *s, struct control_error *e)
     int r = pool_read(s, &p, e);
     if (r == ERR_COORD_NOT_FOUND && named == ERR_SYS(ENOENT))
         return pool_begin(s, e);
-    if (r == ERR_COORD_NOT_FOUND) {
-        control_error_set(e, ERR_COORD_NOT_FOUND,
-                          "Restore coord.json from a backup of the folder; nothing was changed.",
-                          "%s has been a node's folder, but its coord.json is gone or empty", s->dir);
-        return r;
-    }
+    if (r == ERR_COORD_NOT_FOUND)
+        return records_lost(s, e);
     if (r < 0)
         return r;
     s->node.pool_id = p.id;

@@ -37,6 +37,8 @@ void server_dir_close(struct server *s);
 
 /* ---- pool.c ---- */
 
+/* Refuses a node's folder that has lost its records, before anything would make new ones. */
+int server_records_check(struct server *s, struct control_error *e) MUST_CHECK;
 /* Who we are and which pool this is: read from the records, or made at the first start. */
 int server_identity_start(struct server *s, struct control_error *e) MUST_CHECK may_yield;
 /* The first start: formats the drives. Later: nothing. */

@@ -19,8 +19,11 @@
 static int coordination_start(struct server *s, struct control_error *e) may_yield
 {
     char path[NODE_PATH_MAX + 16];
+    int r = server_records_check(s, e);
+    if (r < 0)
+        return r;
     snprintf(path, sizeof(path), "%s/coord.json", s->dir);
-    int r = coord_local_open(path, &s->node.coord);
+    r = coord_local_open(path, &s->node.coord);
     if (r < 0)
         control_error_set(e, r,
                           r == ERR_COORD_CORRUPT
