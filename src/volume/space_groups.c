@@ -234,8 +234,10 @@ void space_retire(struct volume *v, uint64_t txg)
     }
     LIST_FOREACH_SAFE (&s->active[GROUP_DATA], it) {
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
-        if (sg->free == sg->blocks && s->current[GROUP_DATA] != sg->group)
+        if (sg->free == sg->blocks && s->current[GROUP_DATA] != sg->group) {
             space_deactivate(v, sg); /* retired next time, if it is still free */
+            txg_dirty(v);
+        }
     }
 }
 
@@ -246,8 +248,12 @@ void space_destroy_retired(struct volume *v, uint64_t committed)
 
     LIST_FOREACH_SAFE (&s->idle[GROUP_DATA], it) {
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
-        if (!sg->retired_txg || sg->retired_txg + 1 > committed)
+        if (!sg->retired_txg)
             continue;
+        if (sg->retired_txg + 1 > committed) {
+            txg_dirty(v); /* until a second root does without it */
+            continue;
+        }
         struct group *g = sg->group;
         list_remove(&sg->link);
         s->group_count[GROUP_DATA]--;
