@@ -30,6 +30,8 @@
 #include <stdlib.h>
 
 #define PREPARE_AHEAD 8u
+#define BUSY_WAIT_NS  (2 * NSEC_PER_SEC)
+#define BUSY_POLL_NS  (50 * NSEC_PER_MSEC)
 
 /* ---- State ---- */
 
@@ -124,13 +126,33 @@ static int refuse(char *why, size_t why_size, int err, const char *fmt, ...)
     return err;
 }
 
+static bool error_is_busy(int err)
+{
+    return err == ERR_SYS(EBUSY) || err == ERR_SYS(EAGAIN) || err == ERR_SYS(EWOULDBLOCK);
+}
+
+/* After SIGKILL the kernel keeps the old process's file, and with it the lock, until the I/O that was under
+ * way has ended: a restart waits a little for that. */
+static int open_locked(struct drive_home *h) may_yield
+{
+    uint64_t deadline = reactor_now_ns() + BUSY_WAIT_NS;
+    while (true) {
+        int err = file_open(h->path, FILE_OPEN_WRITE | FILE_OPEN_DIRECT | FILE_OPEN_LOCK, &h->file);
+        if (!error_is_busy(err) || reactor_now_ns() >= deadline)
+            return err;
+        err = fiber_sleep(BUSY_POLL_NS);
+        if (err != 0)
+            return err;
+    }
+}
+
 static int open_file(struct drive_home *h, struct file_info *ret_info, char *why, size_t n) may_yield
 {
-    int err = file_open(h->path, FILE_OPEN_WRITE | FILE_OPEN_DIRECT | FILE_OPEN_LOCK, &h->file);
+    int err = open_locked(h);
     if (err == ERR_SYS(ENOENT) || err == ERR_SYS(ENXIO) || err == ERR_SYS(ENODEV))
         return refuse(why, n, ERR_DRIVE_GONE,
                       "%s is not there: reconnect it, or replace it (ashlar drive replace)", h->path);
-    if (err == ERR_SYS(EBUSY) || err == ERR_SYS(EAGAIN) || err == ERR_SYS(EWOULDBLOCK))
+    if (error_is_busy(err))
         return refuse(why, n, ERR_DRIVE_IN_USE,
                       "%s is in use by another process, or mounted: stop that first", h->path);
     if (err == ERR_SYS(EACCES) || err == ERR_SYS(EPERM))

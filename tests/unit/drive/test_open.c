@@ -237,6 +237,31 @@ static void damaged_superblock_is_taken_from_the_other_end(void **state)
     drive_test_run(superblock_body, NULL);
 }
 
+/* ---- A lock that outlives its process ---- */
+
+static struct drive_home *lingering;
+
+static void letting_go_fiber(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    if (fiber_sleep(300 * NSEC_PER_MSEC) == 0)
+        drive_home_close(lingering);
+}
+
+static void linger_body(void *arg) fiber_role_assumed
+{
+    drive_test_format(arg);
+    lingering = drive_test_open(arg);
+    CHECK_EQ(fiber_spawn("letting-go", letting_go_fiber, NULL), 0);
+    CHECK_EQ(try_open(arg, test_pool, 0), 0);
+}
+
+static void open_waits_a_little_for_a_lock_that_is_going(void **state)
+{
+    (void)state;
+    drive_test_run(linger_body, "linger");
+}
+
 /* ---- Inspection ---- */
 
 static uint64_t hash_of(const char *name)
@@ -520,6 +545,7 @@ int main(void)
         cmocka_unit_test(drive_on_a_device_that_grew_still_opens),
         cmocka_unit_test(damaged_table_block_is_taken_from_the_other_copy),
         cmocka_unit_test(damaged_superblock_is_taken_from_the_other_end),
+        cmocka_unit_test(open_waits_a_little_for_a_lock_that_is_going),
         cmocka_unit_test(inspection_reports_damage_and_never_writes),
         cmocka_unit_test(failed_write_at_any_point_loses_nothing_that_was_answered),
         cmocka_unit_test(failed_io_while_opening_costs_at_most_this_attempt),
