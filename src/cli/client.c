@@ -86,7 +86,8 @@ struct reader {
 /* The next line, terminated, borrowed until the next call; NULL: the node hung up. */
 static char *line_next(struct reader *r)
 {
-    memmove(r->buf, r->buf + r->used, r->len - r->used);
+    if (r->used > 0)
+        memmove(r->buf, r->buf + r->used, r->len - r->used);
     r->len -= r->used;
     r->used = 0;
     for (;;) {

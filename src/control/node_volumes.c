@@ -471,8 +471,9 @@ int node_volume_create(struct node *n, const char *name, uint64_t size_bytes, co
                           protection);
         return r;
     }
-    if (node_volume_get(n, name) != NULL) {
-        node_volume_put(node_volume_get(n, name));
+    struct node_volume *same = node_volume_get(n, name);
+    if (same != NULL) {
+        node_volume_put(same);
         r = ERR_VOLUME_EXISTS;
     }
     if (r == 0)
