@@ -7,8 +7,9 @@
 
 #include <stdlib.h>
 
-#define BUCKETS 65536u
-#define OBJECT  1u
+#define BUCKETS_MIN 64u
+#define BUCKETS_MAX 65536u
+#define OBJECT      1u
 
 struct fake_block {
     struct fake_block *next;
@@ -19,7 +20,8 @@ struct fake_block {
 
 struct volume {
     uint64_t size_bytes;
-    struct fake_block *buckets[BUCKETS];
+    struct fake_block **buckets;
+    uint32_t bucket_count;
     struct fake_volume_knobs knobs;
     struct fake_volume_counts counts;
 };
@@ -29,13 +31,16 @@ struct volume *fake_volume_new(uint64_t size_bytes)
     struct volume *v = calloc(1, sizeof(*v));
     assert(v != NULL && size_bytes % BLOCK_SIZE == 0);
     v->size_bytes = size_bytes;
+    v->bucket_count = (uint32_t)MAX(BUCKETS_MIN, MIN(BUCKETS_MAX, size_bytes / BLOCK_SIZE / 4));
+    v->buckets = calloc(v->bucket_count, sizeof(*v->buckets));
+    assert(v->buckets != NULL);
     v->knobs.bad_block = UINT64_MAX;
     return v;
 }
 
 static struct fake_block **slot_of(struct volume *v, uint64_t block)
 {
-    struct fake_block **at = &v->buckets[hash_mix64(block) % BUCKETS];
+    struct fake_block **at = &v->buckets[hash_mix64(block) % v->bucket_count];
     while (*at != NULL && (*at)->block != block)
         at = &(*at)->next;
     return at;
@@ -75,10 +80,11 @@ static void block_set(struct volume *v, uint64_t block, struct page *page)
 void fake_volume_free(struct volume *v)
 {
     assert(v->counts.under_way == 0);
-    for (uint32_t i = 0; i < BUCKETS; i++) {
+    for (uint32_t i = 0; i < v->bucket_count; i++) {
         while (v->buckets[i] != NULL)
             block_drop(v, v->buckets[i]->block);
     }
+    free(v->buckets);
     free(v);
 }
 
@@ -244,7 +250,7 @@ int volume_unmap(struct volume *v, uint64_t object, uint64_t block, uint64_t blo
     v->counts.unmaps++;
     v->counts.unmapped_blocks += blocks;
     v->counts.fua_writes += flags & VOLUME_WRITE_FUA;
-    for (uint32_t i = 0; i < BUCKETS; i++) {
+    for (uint32_t i = 0; i < v->bucket_count; i++) {
         for (struct fake_block **at = &v->buckets[i]; *at != NULL;) {
             uint64_t b = (*at)->block;
             if (b >= block && b - block < blocks)

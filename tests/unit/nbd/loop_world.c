@@ -59,6 +59,32 @@ static void pipe_put(struct loop_pipe *p)
         free(p);
 }
 
+static size_t pipe_get(struct loop_pipe *p, uint8_t *to, size_t len)
+{
+    size_t done = 0;
+    while (done < len && p->len > 0) {
+        size_t n = MIN(MIN(len - done, p->len), p->capacity - p->start);
+        memcpy(to + done, p->data + p->start, n);
+        p->start = (p->start + n) % p->capacity;
+        p->len -= n;
+        done += n;
+    }
+    return done;
+}
+
+static size_t pipe_put_bytes(struct loop_pipe *p, const uint8_t *from, size_t len)
+{
+    size_t done = 0;
+    while (done < len && p->len < p->capacity) {
+        size_t at = (p->start + p->len) % p->capacity;
+        size_t n = MIN(MIN(len - done, p->capacity - p->len), p->capacity - at);
+        memcpy(p->data + at, from + done, n);
+        p->len += n;
+        done += n;
+    }
+    return done;
+}
+
 /* ---- Streams ---- */
 
 static struct loop_stream *stream_new(struct reactor *r, struct loop_pipe *in, struct loop_pipe *out,
@@ -95,12 +121,11 @@ static may_yield int loop_recvv(struct stream *stream, const struct iovec *iov, 
     }
     size_t total = 0, max = w->recv_max != 0 ? w->recv_max : SIZE_MAX;
     for (uint32_t i = 0; i < n; i++) {
-        for (size_t k = 0; k < iov[i].iov_len && p->len > 0 && total < max; k++) {
-            ((uint8_t *)iov[i].iov_base)[k] = p->data[p->start];
-            p->start = (p->start + 1) % p->capacity;
-            p->len--;
-            total++;
-        }
+        size_t want = MIN(iov[i].iov_len, max - total);
+        size_t got = pipe_get(p, iov[i].iov_base, want);
+        total += got;
+        if (got < want)
+            break;
     }
     waitq_wake_all(&p->changed);
     *ret_len = total;
@@ -123,11 +148,10 @@ static may_yield int loop_sendv(struct stream *stream, struct iovec *iov, uint32
                     return err;
                 continue;
             }
-            p->data[(p->start + p->len) % p->capacity] = ((uint8_t *)iov[i].iov_base)[k++];
-            p->len++;
+            k += pipe_put_bytes(p, (const uint8_t *)iov[i].iov_base + k, iov[i].iov_len - k);
         }
-        waitq_wake_all(&p->changed);
     }
+    waitq_wake_all(&p->changed);
     return 0;
 }
 
