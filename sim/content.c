@@ -2,8 +2,10 @@
 #include "sim/content.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
-#define SECTOR 512u
+#define SECTOR     512u
+#define HUGE_BYTES (2 * MIB)
 
 static const uint8_t zero_page[BLOCK_SIZE];
 
@@ -17,9 +19,10 @@ static union page_slot *free_pages;
 static uint8_t *page_new(void)
 {
     if (free_pages == NULL) {
-        const size_t n = 64;
-        union page_slot *slots = malloc(n * sizeof(*slots));
+        const size_t n = HUGE_BYTES / sizeof(union page_slot);
+        union page_slot *slots = aligned_alloc(HUGE_BYTES, HUGE_BYTES);
         assert(slots != NULL);
+        madvise(slots, HUGE_BYTES, MADV_HUGEPAGE); /* a wish */
         for (size_t i = 0; i < n; i++) {
             slots[i].next = free_pages;
             free_pages = &slots[i];

@@ -252,7 +252,10 @@ static void make_room(struct seed *s)
         if (s->failed || do_write(s, draw_place(s, 1), 1, false) == 0)
             return;
     }
-    if (!s->failed && !s->stop)
+    /* With a drive away and none to spare, or little room on the others, no new group finds its places. */
+    bool may_lose = s->w.copies > 1 && s->w.victims > 0;
+    bool spare_drives = !may_lose || (s->w.spare_slabs == 0 && s->w.drives >= s->w.copies + s->w.victims);
+    if (!s->failed && !s->stop && spare_drives)
         seed_fail(s, "the pool stays full although %d ranges were unmapped and committed", ROOM_ATTEMPTS);
 }
 
