@@ -57,13 +57,16 @@ struct cache {
     struct cache_stats stats;
 };
 
+/* Eight neighbours share a line of the table: runs of blocks are what most lookups are about. */
+#define NEIGHBOURS 8u
 static inline uint64_t key_hash(struct cache_key k)
 {
-    uint64_t x = k.block * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t x = (k.block / NEIGHBOURS) * UINT64_C(0x9e3779b97f4a7c15);
     x ^= ((uint64_t)k.volume << 32 | k.space) * UINT64_C(0xd6e8feb86659fd93);
     x ^= x >> 32;
     x *= UINT64_C(0xd6e8feb86659fd93);
-    return x ^ (x >> 29);
+    x ^= x >> 29;
+    return (x & ~(uint64_t)(NEIGHBOURS - 1)) | k.block % NEIGHBOURS;
 }
 
 static inline bool key_equal(struct cache_key a, struct cache_key b)
@@ -100,7 +103,7 @@ static void table_migrate(struct cache *c, uint64_t buckets)
     }
 }
 
-/* Twice the buckets, and as many ghosts. Without memory for them the chains just get longer. */
+/* Twice the buckets, and two ghosts for each. Without memory for them the chains just get longer. */
 static void table_grow(struct cache *c)
 {
     uint64_t size = (c->mask + 1) * 2;
@@ -112,11 +115,11 @@ static void table_grow(struct cache *c)
     c->migrated = 0;
     c->table = table;
     c->mask = size - 1;
-    struct ghost *ghosts = calloc(size, sizeof(*ghosts));
+    struct ghost *ghosts = calloc(size * 2, sizeof(*ghosts));
     if (ghosts) {
         free(c->ghosts);
         c->ghosts = ghosts;
-        c->ghost_mask = size - 1;
+        c->ghost_mask = size * 2 - 1;
     }
 }
 
@@ -183,18 +186,27 @@ static void queue_remove(struct cache *c, struct cache_entry *e)
     e->place = PLACE_NONE;
 }
 
+/* Neighbours are apart here: one that leaves must not take the other's place. */
+static struct ghost *ghost_of(struct cache *c, struct cache_key key, uint32_t *ret_fingerprint)
+{
+    uint64_t hash = hash_mix64(key_hash(key));
+    *ret_fingerprint = (uint32_t)(hash >> 32);
+    return &c->ghosts[hash & c->ghost_mask];
+}
+
 static void ghost_add(struct cache *c, struct cache_entry *e)
 {
-    uint64_t hash = key_hash(e->key);
-    c->ghost_clock++;
-    c->ghosts[hash & c->ghost_mask] = (struct ghost){(uint32_t)(hash >> 32), c->ghost_clock};
+    uint32_t fingerprint;
+    struct ghost *g = ghost_of(c, e->key, &fingerprint);
+    *g = (struct ghost){fingerprint, ++c->ghost_clock};
 }
 
 /* Whether it left the small queue not longer ago than the main queue has entries. */
-static bool ghost_take(struct cache *c, uint64_t hash)
+static bool ghost_take(struct cache *c, struct cache_key key)
 {
-    struct ghost *g = &c->ghosts[hash & c->ghost_mask];
-    if (g->when == 0 || g->fingerprint != (uint32_t)(hash >> 32))
+    uint32_t fingerprint;
+    struct ghost *g = ghost_of(c, key, &fingerprint);
+    if (g->when == 0 || g->fingerprint != fingerprint)
         return false;
     uint32_t age = c->ghost_clock - g->when;
     g->when = 0;
@@ -237,7 +249,7 @@ static void entry_add(struct cache *c, struct cache_entry *e, bool dirty)
     if (dirty)
         c->stats.dirty_pages += e->pages;
     else
-        queue_insert(c, e, ghost_take(c, hash) ? PLACE_MAIN : PLACE_SMALL);
+        queue_insert(c, e, ghost_take(c, e->key) ? PLACE_MAIN : PLACE_SMALL);
 }
 
 static uint32_t reclaim_hook(void *ctx, uint32_t npages)
@@ -251,7 +263,7 @@ int cache_new(void (*evicted_node)(struct cache_entry *e), struct cache **ret)
     if (!c)
         return ERR_NO_MEMORY;
     c->table = calloc(BUCKETS_MIN, sizeof(*c->table));
-    c->ghosts = calloc(BUCKETS_MIN, sizeof(*c->ghosts));
+    c->ghosts = calloc(BUCKETS_MIN * 2, sizeof(*c->ghosts));
     if (!c->table || !c->ghosts) {
         free(c->table);
         free(c->ghosts);
@@ -259,7 +271,8 @@ int cache_new(void (*evicted_node)(struct cache_entry *e), struct cache **ret)
         return ERR_NO_MEMORY;
     }
     c->evicted_node = evicted_node;
-    c->mask = c->ghost_mask = BUCKETS_MIN - 1;
+    c->mask = BUCKETS_MIN - 1;
+    c->ghost_mask = BUCKETS_MIN * 2 - 1;
     list_init(&c->small);
     list_init(&c->main);
     assert(reactor_current() != NULL);
@@ -319,6 +332,20 @@ struct cache_entry *cache_find(struct cache *c, struct cache_key key)
     if (e->frequency < FREQUENCY_MAX)
         e->frequency++;
     return e;
+}
+
+void cache_prefetch(struct cache *c, struct cache_key key, uint32_t blocks)
+{
+    struct cache_entry **buckets[CACHE_PREFETCH_MAX];
+    uint32_t n = MIN(blocks, CACHE_PREFETCH_MAX);
+
+    for (uint32_t i = 0; i < n; i++, key.block++) {
+        buckets[i] = bucket_of(c, key_hash(key));
+        __builtin_prefetch(buckets[i]);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (*buckets[i])
+            __builtin_prefetch(*buckets[i], 1);
 }
 
 struct cache_entry *cache_add_data(struct cache *c, struct cache_key key, struct page *page, bool dirty)

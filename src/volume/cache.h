@@ -46,6 +46,10 @@ uint32_t cache_volume_tag(struct cache *c); /* a new one for each volume that is
 /* NULL: a miss. A hit raises its frequency. Borrowed until the next yield or allocation (which may reclaim):
  * pin, or take a reference of the page. */
 struct cache_entry *cache_find(struct cache *c, struct cache_key key);
+/* Brings what is cached of up to CACHE_PREFETCH_MAX neighbours from key on close to the processor: before
+ * looking each of them up. */
+#define CACHE_PREFETCH_MAX 16u
+void cache_prefetch(struct cache *c, struct cache_key key, uint32_t blocks);
 /* Data block: takes its own reference of the page. Replaces an entry of the same key. dirty: stays until
  * cache_clean(). May fail silently for a clean block when there is no memory for the entry (it is a cache):
  * NULL. For dirty ones the caller must have checked. */

@@ -45,6 +45,8 @@ static void plan_extent(struct read_plan *p, const struct extent *e)
     for (uint64_t b = from; b < to; b++) {
         uint32_t i = (uint32_t)(b - p->block), k = (uint32_t)(b - e->start);
         struct cache_key key = {v->cache_tag, e->space, e->block + k};
+        if ((b - from) % CACHE_PREFETCH_MAX == 0 && to - b > 1)
+            cache_prefetch(v->env.cache, key, (uint32_t)(to - b));
         struct cache_entry *c = cache_find(v->env.cache, key);
         if (c) {
             p->pages[i] = c->page;
