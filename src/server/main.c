@@ -11,9 +11,11 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define STOP_DEADLINE_S 45u
+#define AGAIN_NS        (2 * NSEC_PER_SEC)
 
 static int complain(const struct control_error *e)
 {
@@ -114,21 +116,26 @@ static sigset_t signals_block(void)
 /* Until the life of the node has ended, or a reactor could not run. */
 static void signals_serve(struct server *s, const sigset_t *set)
 {
-    bool stopping = false;
+    uint64_t asked_ns = 0;
     for (;;) {
         int sig = sigwaitinfo(set, NULL);
         if (sig == SIGUSR1)
             return;
         if (sig < 0)
             continue;
-        if (stopping) {
-            fprintf(stderr, "ashlard: asked twice: ending now; the logs are replayed at the next start\n");
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now); /* banned-ok: the main thread has no reactor */
+        uint64_t now_ns = (uint64_t)now.tv_sec * NSEC_PER_SEC + (uint64_t)now.tv_nsec;
+        if (asked_ns != 0 && now_ns - asked_ns < AGAIN_NS)
+            continue; /* one request reached us twice: as a process and as one of its group */
+        if (asked_ns != 0) {
+            fprintf(stderr, "ashlard: asked again: ending now; the logs are replayed at the next start\n");
             _exit(EXIT_FAILURE);
         }
-        stopping = true;
-        alarm(STOP_DEADLINE_S);
         if (reactor_spawn(s->reactors[0], "stop", server_stop_ask, s) < 0)
-            stopping = false; /* no memory for a message: the next signal tries again */
+            continue; /* no memory for a message: the next signal tries again */
+        asked_ns = now_ns;
+        alarm(STOP_DEADLINE_S);
     }
 }
 
