@@ -23,7 +23,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define DELETED_KEPT 256u
+#define DELETED_KEPT    256u
+#define WRITE_FAILED_NS (100 * NSEC_PER_MSEC)
 #define WATCH_SLICE_NS \
     (NSEC_PER_SEC / 4) /* a wait on behalf of another reactor, which may be cancelled there */
 
@@ -42,6 +43,7 @@ struct coord_local {
     struct fmutex lock; /* one change at a time */
     struct waitq changed;
     bool uncertain;                           /* a write failed: the disk decides */
+    bool failing;                             /* the last write failed, and it was told */
     struct coord_entry deleted[DELETED_KEPT]; /* newest removals, for watchers: key and revision */
     uint32_t deleted_next;
     uint64_t deleted_lost; /* highest revision of a removal that is not in the ring any more */
@@ -84,9 +86,15 @@ static int write_both(struct coord_local *c, const struct coord_table *t) may_yi
         err = file_replace(c->prev, text, len);
     free(text);
     if (err != 0) {
-        event_raise(LOG_ERROR_, "coord-write-failed", "%s: %s", c->path, error_text(err));
+        if (!c->failing)
+            event_raise(LOG_ERROR_, "coord-write-failed", "%s: %s", c->path, error_text(err));
+        c->failing = true;
+        /* Whoever settles the result tries again, and may do so in a loop. */
+        if (fiber_sleep(WRITE_FAILED_NS) < 0)
+            LOG_DEBUG("the wait after a failed write was cancelled");
         return ERR_COORD_UNKNOWN;
     }
+    c->failing = false;
     return 0;
 }
 

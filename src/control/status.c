@@ -5,6 +5,8 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 int control_version(struct control_call *call, const json_t *request, json_t **ret_result)
@@ -32,14 +34,38 @@ static void raise_health(enum health *health, enum health to)
     *health = MAX(*health, to);
 }
 
+static uint64_t json_number_of(const json_t *o, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(o, key));
+}
+
 struct capacity {
     uint64_t raw_bytes, free_bytes;
 };
+
+/* Sparse file drives promise more than their file system may have. Told once a file system. */
+#define HOST_LOW_BYTES (128 * MIB)
+static void host_problem(const struct node_drive *d, const json_t *o, unsigned long *last, json_t *problems,
+                         enum health *health)
+{
+    struct stat st;
+    struct statvfs fs;
+    if (stat(d->path, &st) < 0 || !S_ISREG(st.st_mode) || statvfs(d->path, &fs) < 0 || fs.f_fsid == *last)
+        return;
+    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (room >= HOST_LOW_BYTES || room >= json_number_of(o, "free_bytes"))
+        return;
+    *last = fs.f_fsid;
+    raise_health(health, HEALTH_DEGRADED);
+    problem(problems, "the file system under the drive %s is nearly full: %llu MiB are left; make room there",
+            d->path, (unsigned long long)(room / MIB));
+}
 
 static json_t *drives_part(struct node *n, struct capacity *capacity, json_t *problems, enum health *health)
     may_yield
 {
     json_t *list = json_array();
+    unsigned long low_host = 0;
     LIST_FOREACH (&n->drives, it) {
         struct node_drive *d = CONTAINER_OF(it, struct node_drive, link);
         if (d->state == NODE_DRIVE_REMOVED)
@@ -48,8 +74,9 @@ static json_t *drives_part(struct node *n, struct capacity *capacity, json_t *pr
         json_array_append_new(list, o);
         const char *state = json_string_value(json_object_get(o, "state"));
         if (state != NULL && strcmp(state, "ok") == 0) {
-            capacity->raw_bytes += (uint64_t)json_integer_value(json_object_get(o, "size_bytes"));
-            capacity->free_bytes += (uint64_t)json_integer_value(json_object_get(o, "free_bytes"));
+            capacity->raw_bytes += json_number_of(o, "size_bytes");
+            capacity->free_bytes += json_number_of(o, "free_bytes");
+            host_problem(d, o, &low_host, problems, health);
         } else if (n->state != NODE_STARTING) {
             const char *why = json_string_value(json_object_get(o, "why"));
             raise_health(health, HEALTH_DEGRADED);

@@ -47,6 +47,14 @@ int home_slab_prepare(struct drive_home *h, uint32_t slab)
     int err = 0;
     for (uint64_t at = 0; at < h->sb.slab_bytes && err == 0; at += PREPARE_IO_BYTES)
         err = write_zeroes(h, slab_offset(h, slab) + at, MIN(PREPARE_IO_BYTES, h->sb.slab_bytes - at));
+    if (err == ERR_SYS(ENOSPC) || err == ERR_SYS(EDQUOT)) {
+        /* Gives back the part that was written: the coordinator's file needs some room on a full host, too.
+         */
+        struct file_io io = {
+            .file = h->file, .op = FILE_DISCARD, .offset = slab_offset(h, slab), .len = h->sb.slab_bytes};
+        if (file_do(&io) != 0)
+            LOG_DEBUG("%s: the host keeps the space of a slab that was prepared in part", h->path);
+    }
     live->busy = false;
     waitq_wake_all(&h->settled);
     if (err == 0) {

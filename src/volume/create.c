@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define COORD_TRIES 50u /* a coordinator that cannot write (a full disk) must not hold a command for ever */
+
 #define LOG_BYTES_MIN (16 * MIB)
 #define LOG_BYTES_MAX (256 * MIB)
 
@@ -147,9 +149,12 @@ static may_yield int record_insert(const struct volume_env *env, struct volume_r
     name_key(rec->name, name);
     struct coord_change changes[2] = {{.key = name, .value = id}, {.key = key, .value = text}};
     uint64_t revision;
+    uint32_t tries = 0;
+    /* Given up, it may have happened all the same: then it is a tombstone that is deleted at the next start.
+     */
     do
         r = coord_commit(env->coord, changes, 2, &revision);
-    while (r == ERR_COORD_UNKNOWN);
+    while (r == ERR_COORD_UNKNOWN && ++tries < COORD_TRIES);
     free(text);
     if (!r)
         rec->revision = revision;
@@ -227,6 +232,7 @@ int volume_delete(const struct volume_env *env, struct uuid id, struct volume *v
         if (r && r != ERR_VOLUME_FAILED)
             LOG_WARNING("closing volume before its deletion: %s", error_text(r));
     }
+    uint32_t tries = 0;
     do {
         r = volume_record_load(env->coord, id, &rec);
         if (r)
@@ -235,7 +241,7 @@ int volume_delete(const struct volume_env *env, struct uuid id, struct volume *v
         rec.epoch++;
         rec.owner = env->node;
         r = volume_record_store(env->coord, &rec);
-    } while (r == ERR_COORD_CONFLICT || r == ERR_COORD_UNKNOWN);
+    } while ((r == ERR_COORD_CONFLICT || r == ERR_COORD_UNKNOWN) && ++tries < COORD_TRIES);
     if (r)
         return r;
     for (uint32_t i = 0; i < env->drives->count; i++) {
@@ -245,8 +251,9 @@ int volume_delete(const struct volume_env *env, struct uuid id, struct volume *v
         if (r)
             return r;
     }
+    tries = 0;
     do
         r = record_remove(env, &rec);
-    while (r == ERR_COORD_UNKNOWN);
+    while (r == ERR_COORD_UNKNOWN && ++tries < COORD_TRIES);
     return r;
 }
