@@ -142,8 +142,10 @@ uint64_t sim_file_unflushed(const struct sim_file *f)
 /* ---- Open and the like ---- */
 
 /* For the sweep: the Nth operation of any kind fails. */
-static bool op_should_fail(struct sim_node *n, const char *what)
+static bool op_should_fail(struct sim_node *n, const char *path, const char *what)
 {
+    if (n->fail_io_path != NULL && strcmp(n->fail_io_path, path) != 0)
+        return false;
     if (n->fail_io_in == 0 || --n->fail_io_in > 0)
         return false;
     n->failed = true;
@@ -155,7 +157,7 @@ int may_yield sim_op_file_open(struct reactor *r, const char *path, uint32_t fla
 {
     struct sim_node *n = sim_node_of(r);
     sim_pause(r, OPEN_US);
-    if (op_should_fail(n, "open"))
+    if (op_should_fail(n, path, "open"))
         return ERR_SYS(EIO);
     struct sim_file *f = sim_file_find(n, path);
     if ((flags & FILE_OPEN_CREATE) != 0) {
@@ -210,7 +212,7 @@ int may_yield sim_op_file_resize(struct file *file, uint64_t size_bytes)
     struct sim_handle *h = CONTAINER_OF(file, struct sim_handle, base);
     struct sim_file *f = h->file;
     sim_pause(file->reactor, OPEN_US);
-    if (f->faults.lost || op_should_fail(f->node, "resize"))
+    if (f->faults.lost || op_should_fail(f->node, f->path, "resize"))
         return ERR_SYS(EIO);
     sim_trace(f->node->sim, "resize", f->path, size_bytes, 0, 0);
     sim_content_resize(&f->content, size_bytes);
@@ -225,7 +227,7 @@ int may_yield sim_op_file_replace(struct reactor *r, const char *path, const voi
     assert(copy != NULL);
     memcpy(copy, data, len);
     sim_pause(r, REPLACE_US / 2);
-    int err = op_should_fail(n, "replace") ? ERR_SYS(EIO) : 0;
+    int err = op_should_fail(n, path, "replace") ? ERR_SYS(EIO) : 0;
     struct sim_file *f = sim_file_find(n, path);
     if (f == NULL && err == 0) {
         f = sim_file_new(n, path, 0);
@@ -247,7 +249,7 @@ int may_yield sim_op_file_read_all(struct reactor *r, const char *path, size_t m
 {
     struct sim_node *n = sim_node_of(r);
     sim_pause(r, OPEN_US);
-    if (op_should_fail(n, "read_all"))
+    if (op_should_fail(n, path, "read_all"))
         return ERR_SYS(EIO);
     struct sim_file *f = sim_file_find(n, path);
     if (f == NULL)
@@ -270,7 +272,7 @@ int may_yield sim_op_file_unlink(struct reactor *r, const char *path)
 {
     struct sim_node *n = sim_node_of(r);
     sim_pause(r, OPEN_US);
-    if (op_should_fail(n, "unlink"))
+    if (op_should_fail(n, path, "unlink"))
         return ERR_SYS(EIO);
     struct sim_file *f = sim_file_find(n, path);
     if (f == NULL)
@@ -508,7 +510,7 @@ static void io_due(struct sim_event *e)
     if (io_early(i))
         return;
     assert(i->op != FILE_WRITE || i->acknowledged || io_unchanged(i));
-    bool fail = !i->acknowledged && op_should_fail(i->file->node, op_names[i->op]);
+    bool fail = !i->acknowledged && op_should_fail(i->file->node, i->file->path, op_names[i->op]);
     if (fail && (i->op == FILE_WRITE || i->op == FILE_ZERO))
         io_apply_some(i, 400000, 200000);
     int result = fail ? ERR_SYS(EIO) : io_perform(i);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line of the simulator. */
 #include "sim/runner.h"
+#include "sim/sweep.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -14,6 +15,7 @@ static void usage(FILE *out)
             "       sim --seeds A..B [--minutes M]    many, one process each, on all cores\n"
             "       sim --replay-file FILE            the seeds of a file: NUMBER, then why it is kept\n"
             "options:\n"
+            "  --point N          of a sweep: this one alone (with --trace)\n"
             "  --twice            run each seed twice: the trace hashes must be the same\n"
             "  --jobs N           processes at a time (default: one a core)\n"
             "  --max-failures N   stop after so many (default 10; 0: never)\n"
@@ -139,6 +141,9 @@ enum option_key {
     OPT_REPLAY,
     OPT_TARGET,
     OPT_MUTANT,
+    OPT_SWEEP,
+    OPT_PHASE,
+    OPT_POINT,
     OPT_HELP
 };
 static const struct option long_options[] = {
@@ -152,12 +157,18 @@ static const struct option long_options[] = {
     {"replay-file", required_argument, NULL, OPT_REPLAY},
     {"target", required_argument, NULL, OPT_TARGET},
     {"mutant", required_argument, NULL, OPT_MUTANT},
+    {"sweep", required_argument, NULL, OPT_SWEEP},
+    {"phase", required_argument, NULL, OPT_PHASE},
+    {"point", required_argument, NULL, OPT_POINT},
     {"help", no_argument, NULL, OPT_HELP},
     {0},
 };
 
 struct command {
-    bool one, many;
+    bool one, many, sweep, all_phases;
+    enum sweep_kind kind;
+    enum sweep_phase phase;
+    uint64_t point;
     uint64_t seed;
     const char *replay;
     struct runner_options o;
@@ -200,6 +211,14 @@ static bool option_take(struct command *c, int key, const char *arg)
     case OPT_TARGET:
         c->o.seed.target = target_of(arg);
         return c->o.seed.target != NULL;
+    case OPT_SWEEP:
+        c->sweep = true;
+        return sweep_kind_parse(arg, &c->kind);
+    case OPT_PHASE:
+        c->all_phases = strcmp(arg, "all") == 0;
+        return c->all_phases || sweep_phase_parse(arg, &c->phase);
+    case OPT_POINT:
+        return option_number(arg, &c->point);
     case OPT_MUTANT:
         return mutant_of(arg, &c->o.seed.mutant);
     default:
@@ -224,9 +243,22 @@ static int run_mutant(struct command *c)
     return 0;
 }
 
+static int run_sweep(const struct command *c)
+{
+    struct seed_options so = c->o.seed;
+    so.seed = c->one ? c->seed : 1;
+    if (!c->all_phases)
+        return sweep_run(c->kind, c->phase, c->point, &so);
+    int result = 0;
+    for (int phase = 0; phase < SWEEP_PHASES; phase++)
+        result |= sweep_run(c->kind, (enum sweep_phase)phase, 0, &so);
+    return result;
+}
+
 int main(int argc, char **argv)
 {
     struct command c = {
+        .all_phases = true,
         .o = {.failures_max = 10, .need_all_faults = true, .seed = {.out = stdout, .target = target_of("")}}};
     int key;
     while ((key = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
@@ -239,12 +271,14 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    if (optind != argc || c.one + c.many + (c.replay != NULL) != 1) {
+    if (optind != argc || (c.sweep ? 0 : c.one) + c.many + c.sweep + (c.replay != NULL) != 1) {
         usage(stderr);
         return 2;
     }
     if (c.o.seed.target == &sim_target_toy_ops)
         c.o.need_all_faults = false; /* its drives are good */
+    if (c.sweep)
+        return run_sweep(&c);
     if (c.replay != NULL)
         return run_file(&c.o, c.replay);
     if (c.one)

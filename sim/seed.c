@@ -21,7 +21,6 @@
 
 #define STREAM_WORKLOAD 4
 #define STREAM_CHAOS    5
-#define STUCK_NS        (120 * NSEC_PER_SEC)
 #define HEALTHY_NS      (3600 * NSEC_PER_SEC)
 
 void sim_drive_path(uint32_t index, char out[SIM_PATH_SIZE])
@@ -46,7 +45,7 @@ void seed_fail(struct seed *s, const char *fmt, ...)
 
 /* ---- Running one process ---- */
 
-static bool life_done(void *ctx)
+bool seed_life_done(void *ctx)
 {
     struct seed *s = ctx;
     return s->failed || s->life_over || sim_node_cut(s->node);
@@ -58,8 +57,7 @@ static bool node_idle(void *ctx)
     return reactor_fiber_count(sim_node_reactor(s->node, 0)) == 0;
 }
 
-/* Runs until done() is true; a history in which nothing is acknowledged for long is stuck. */
-static void run_until(struct seed *s, bool (*done)(void *ctx), uint64_t patience_ns)
+void seed_run_until(struct seed *s, bool (*done)(void *ctx), uint64_t patience_ns)
 {
     s->last_progress_ns = sim_now_ns(s->sim);
     for (;;) {
@@ -78,7 +76,7 @@ static void run_until(struct seed *s, bool (*done)(void *ctx), uint64_t patience
     }
 }
 
-static void life_begin(struct seed *s, enum seed_phase phase, void (*fn)(void *arg))
+void seed_life_begin(struct seed *s, enum seed_phase phase, void (*fn)(void *arg))
 {
     s->life++;
     s->phase = phase;
@@ -89,7 +87,7 @@ static void life_begin(struct seed *s, enum seed_phase phase, void (*fn)(void *a
     assert(err == 0);
 }
 
-static void crash(struct seed *s)
+void seed_crash(struct seed *s)
 {
     if (s->phase == PHASE_OPEN)
         sim_count_fault(s->sim, SIM_FAULT_CRASH_IN_RECOVERY);
@@ -104,17 +102,16 @@ static void crash(struct seed *s)
     s->target = NULL;
 }
 
-/* An orderly end: the process must have given back everything. */
-static void end(struct seed *s)
+void seed_end(struct seed *s)
 {
-    run_until(s, node_idle, STUCK_NS);
+    seed_run_until(s, node_idle, SEED_STUCK_NS);
     if (!s->failed)
         sim_node_end(s->node);
 }
 
 /* ---- What the main fiber of a process does ---- */
 
-static void create_main(void *arg) fiber_role_assumed
+void seed_create_main(void *arg) fiber_role_assumed
 {
     struct seed *s = arg;
     int err = s->o->target->create(s->node, &s->w);
@@ -123,8 +120,7 @@ static void create_main(void *arg) fiber_role_assumed
     s->life_over = true;
 }
 
-static bool open_target(struct seed *s) may_yield;
-static bool open_target(struct seed *s)
+bool seed_open_target(struct seed *s)
 {
     struct sim_target *t = NULL;
     int err = s->o->target->open(s->node, &s->w, &t);
@@ -149,7 +145,7 @@ static bool open_target(struct seed *s)
 static void work_main(void *arg) fiber_role_assumed
 {
     struct seed *s = arg;
-    if (!open_target(s))
+    if (!seed_open_target(s))
         return;
     s->phase = PHASE_WORK;
     if (sim_random_below(&s->random, 3) == 0)
@@ -160,9 +156,7 @@ static void work_main(void *arg) fiber_role_assumed
     s->life_over = true;
 }
 
-/* Waits until scrub and repair have ended and, if asked, everything is healthy. */
-static bool wait_jobs(struct seed *s, bool healthy, struct sim_target_status *st) may_yield;
-static bool wait_jobs(struct seed *s, bool healthy, struct sim_target_status *st)
+bool seed_wait_jobs(struct seed *s, bool healthy, struct sim_target_status *st)
 {
     uint64_t until = sim_now_ns(s->sim) + HEALTHY_NS;
     for (;;) {
@@ -194,14 +188,14 @@ static bool wait_jobs(struct seed *s, bool healthy, struct sim_target_status *st
 static bool scrub_once(struct seed *s, struct sim_target_status *st) may_yield;
 static bool scrub_once(struct seed *s, struct sim_target_status *st)
 {
-    if (!wait_jobs(s, false, st))
+    if (!seed_wait_jobs(s, false, st))
         return false;
     int err = s->target->ops->scrub(s->target);
     if (err != 0) {
         seed_fail(s, "cannot scrub: %s", error_text(err));
         return false;
     }
-    return wait_jobs(s, false, st);
+    return seed_wait_jobs(s, false, st);
 }
 
 /* Whole again: repaired, scrubbed twice (the second one finds nothing). */
@@ -210,7 +204,7 @@ static void make_whole(struct seed *s)
 {
     struct sim_target_status st;
     bool whole = s->w.copies > 1 || !s->w.rot; /* what had one copy stays lost until it is overwritten */
-    if (!wait_jobs(s, whole, &st) || !scrub_once(s, &st))
+    if (!seed_wait_jobs(s, whole, &st) || !scrub_once(s, &st))
         return;
     if (st.lost_blocks != 0 && s->w.copies > 1)
         seed_fail(s, "scrub says that %" PRIu64 " blocks are lost", st.lost_blocks);
@@ -221,7 +215,7 @@ static void make_whole(struct seed *s)
 static void last_main(void *arg) fiber_role_assumed
 {
     struct seed *s = arg;
-    if (!open_target(s))
+    if (!seed_open_target(s))
         return;
     s->phase = PHASE_LAST;
     workload_verify(s);
@@ -252,26 +246,26 @@ static void offline_main(void *arg) fiber_role_assumed
 
 static void phase_create(struct seed *s)
 {
-    life_begin(s, PHASE_CREATE, create_main);
-    run_until(s, life_done, STUCK_NS);
+    seed_life_begin(s, PHASE_CREATE, seed_create_main);
+    seed_run_until(s, seed_life_done, SEED_STUCK_NS);
     if (!s->failed)
-        end(s);
+        seed_end(s);
 }
 
 static void phase_work(struct seed *s, bool last)
 {
     s->acked_goal =
         last ? MAX((uint64_t)s->w.ops, s->acked + 1) : s->acked + s->w.ops / (s->w.crashes + 1) + 1;
-    life_begin(s, PHASE_OPEN, work_main);
+    seed_life_begin(s, PHASE_OPEN, work_main);
     chaos_start(s);
     if (!last) {
         bool recovery = sim_chance(&s->random, s->w.recovery_crash_ppm);
         uint64_t span = recovery ? 60 : s->w.crash_span;
         sim_node_cut_after(s->node, sim_random_between(&s->random, 1, span));
     }
-    run_until(s, life_done, STUCK_NS);
+    seed_run_until(s, seed_life_done, SEED_STUCK_NS);
     if (!s->failed)
-        crash(s);
+        seed_crash(s);
 }
 
 static void phase_last(struct seed *s)
@@ -281,16 +275,16 @@ static void phase_last(struct seed *s)
     s->acked_goal = UINT64_MAX;
     bool again = sim_random_below(&s->random, 4) == 0;
     for (int i = 0; i < (again ? 2 : 1) && !s->failed; i++) {
-        life_begin(s, PHASE_OPEN, last_main);
-        run_until(s, life_done, STUCK_NS);
+        seed_life_begin(s, PHASE_OPEN, last_main);
+        seed_run_until(s, seed_life_done, SEED_STUCK_NS);
         if (!s->failed)
-            end(s);
+            seed_end(s);
     }
     if (!s->failed && s->o->target->check_offline != NULL) {
-        life_begin(s, PHASE_LAST, offline_main);
-        run_until(s, life_done, STUCK_NS);
+        seed_life_begin(s, PHASE_LAST, offline_main);
+        seed_run_until(s, seed_life_done, SEED_STUCK_NS);
         if (!s->failed)
-            end(s);
+            seed_end(s);
     }
 }
 
@@ -300,8 +294,12 @@ static void log_sink(void *ctx, enum log_level level, const char *text)
     sim_note(s->sim, "log %d: %s", (int)level, text);
 }
 
-static void world_make(struct seed *s)
+void seed_make(struct seed *s, const struct seed_options *o, const struct sim_swarm *w)
 {
+    s->o = o;
+    s->w = *w;
+    sim_random_init(&s->random, o->seed, STREAM_WORKLOAD);
+    sim_random_init(&s->chaos, o->seed, STREAM_CHAOS);
     struct sim_options so = {
         .seed = s->o->seed,
         .trace = s->o->trace,
@@ -320,21 +318,19 @@ static void world_make(struct seed *s)
         struct sim_file *f = sim_file_new(s->node, path, s->w.drive_bytes);
         assert(f != NULL);
     }
+    s->model = model_new(o->seed, s->w.volume_blocks);
+    log_set_sink(log_sink, s);
 }
 
 void seed_run(const struct seed_options *o, struct seed_result *ret)
 {
     struct seed *s = calloc(1, sizeof(*s));
     assert(s != NULL);
-    s->o = o;
-    swarm_draw(o->seed, &s->w);
+    struct sim_swarm w;
+    swarm_draw(o->seed, &w);
     if (o->target == &sim_target_toy_ops)
-        s->w.victims = 0;
-    sim_random_init(&s->random, o->seed, STREAM_WORKLOAD);
-    sim_random_init(&s->chaos, o->seed, STREAM_CHAOS);
-    world_make(s);
-    log_set_sink(log_sink, s);
-    s->model = model_new(o->seed, s->w.volume_blocks);
+        w.victims = 0;
+    seed_make(s, o, &w);
 
     phase_create(s);
     while (!s->failed && s->crashes < s->w.crashes)

@@ -8,8 +8,13 @@
 
 #include <stdio.h>
 
+struct seed_result;
+struct sweep;
+
 struct seed_options {
     uint64_t seed;
+    void (*run)(const struct seed_options *o, struct seed_result *ret); /* NULL: seed_run */
+    const void *arg;                                                    /* of run */
     bool trace;
     FILE *out; /* of the trace and of the options */
     enum sim_mutant mutant;
@@ -19,6 +24,7 @@ struct seed_options {
 struct seed_result { /* plain: it goes through a pipe */
     uint64_t seed;
     bool failed;
+    bool fired; /* sweep: the point was reached */
     uint64_t trace_hash;
     uint64_t events;
     uint64_t acked;   /* operations acknowledged */
@@ -57,13 +63,36 @@ struct seed {
     bool growing; /* a client grows the volume: one at a time */
     bool failed;
     char why[768];
+    struct sweep *sweep; /* sweep.c's */
 };
 
 /* The first failure counts; the history ends at it. */
 void seed_fail(struct seed *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
+/* A world with drives and nothing on them; s is zeroed. */
+void seed_make(struct seed *s, const struct seed_options *o, const struct sim_swarm *w);
+/* Starts a process whose main fiber runs fn(s). */
+void seed_life_begin(struct seed *s, enum seed_phase phase, void (*fn)(void *arg));
+/* Failed, cut, or its main fiber has nothing left to do. */
+bool seed_life_done(void *ctx);
+/* Runs until done() is true; a history in which nothing is acknowledged for so long is stuck. */
+void seed_run_until(struct seed *s, bool (*done)(void *ctx), uint64_t patience_ns);
+#define SEED_STUCK_NS (120 * NSEC_PER_SEC)
+void seed_crash(struct seed *s);
+/* An orderly end: the process must have given back everything. */
+void seed_end(struct seed *s);
+/* Main fiber: creates pool and volume. */
+void seed_create_main(void *arg);
+bool seed_open_target(struct seed *s) may_yield;
+/* Waits until scrub and repair have ended and, if asked, everything is healthy. */
+bool seed_wait_jobs(struct seed *s, bool healthy, struct sim_target_status *st) may_yield;
+
 /* workload.c: runs the clients until s->stop or the goal; in a fiber. */
 void workload_run(struct seed *s) may_yield;
+/* One operation, checked; any error fails the seed. */
+void workload_write(struct seed *s, uint64_t block, uint32_t blocks, bool fua) may_yield;
+void workload_unmap(struct seed *s, uint64_t block, uint64_t blocks) may_yield;
+void workload_flush(struct seed *s, bool commit) may_yield;
 /* Reads every block and checks it. */
 void workload_verify(struct seed *s) may_yield;
 

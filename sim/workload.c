@@ -357,3 +357,18 @@ void workload_verify(struct seed *s)
             (void)do_read(s, b + i, 1);
     }
 }
+
+void workload_write(struct seed *s, uint64_t block, uint32_t blocks, bool fua)
+{
+    (void)do_write(s, block, blocks, fua);
+}
+
+void workload_unmap(struct seed *s, uint64_t block, uint64_t blocks)
+{
+    (void)do_clear(s, true, block, blocks, false);
+}
+
+void workload_flush(struct seed *s, bool commit)
+{
+    do_flush(s, commit);
+}

@@ -414,9 +414,10 @@ void sim_node_end(struct sim_node *n)
     node_abandon(n);
 }
 
-void sim_node_fail_io(struct sim_node *n, uint64_t nth)
+void sim_node_fail_io(struct sim_node *n, uint64_t nth, const char *path)
 {
     n->fail_io_in = nth;
+    n->fail_io_path = path;
     n->failed = false;
 }
 

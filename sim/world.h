@@ -167,8 +167,9 @@ void sim_file_wipe(struct sim_file *f, uint64_t size_bytes);
 /* Blocks written but not yet stable. */
 uint64_t sim_file_unflushed(const struct sim_file *f);
 
-/* Fails the nth I/O (1: the next) of a node's files with EIO, or the nth of its page allocations, once. */
-void sim_node_fail_io(struct sim_node *n, uint64_t nth);
+/* Fails the nth I/O (1: the next) of a node's files (path not NULL: of this file) with EIO, or the nth of its
+ * page allocations, once. path is borrowed. */
+void sim_node_fail_io(struct sim_node *n, uint64_t nth, const char *path);
 void sim_node_fail_alloc(struct sim_node *n, uint64_t nth);
 /* True once that failure has happened; disarms what has not. */
 bool sim_node_failed(struct sim_node *n);

@@ -31,6 +31,7 @@ struct sim_node {
     uint64_t submissions, cut_at;
     bool cut;
     uint64_t fail_io_in, fail_alloc_in;
+    const char *fail_io_path; /* NULL: of any file */
     bool failed;
 };
 
