@@ -138,7 +138,8 @@ start_node() {
     until node_answers >/dev/null 2>&1; do
         if ! node_runs || [ $SECONDS -ge $limit ]; then
             tail -n 20 "$NODE_LOG" | diag
-            echo "# ashlard ${NODE_ARGS[*]} did not start"
+            node_answers 2>&1 | tail -n 20 | diag
+            echo "# ashlard ${NODE_ARGS[*]} did not start, or does not answer"
             return 1
         fi
         sleep 0.05
