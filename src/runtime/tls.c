@@ -347,6 +347,32 @@ int tls_connect(struct tls_context *c, struct stream *plain, const char *host, u
     return tls_handshake(t, deadline_ns, ret);
 }
 
+/* OpenSSL's part is memory only and does not care which thread it runs on: only the plain stream moves. */
+int tls_detach(struct stream *s, int *ret_handle)
+{
+    assert(s->ops == &tls_ops && !s->receiving && !s->sending);
+    struct tls_stream *t = tls_stream_of(s);
+    int err = stream_detach(t->plain, ret_handle);
+    if (err != 0)
+        return err;
+    t->plain = NULL;
+    t->base.reactor = NULL;
+    return 0;
+}
+
+int tls_attach(struct stream *s, int handle)
+{
+    struct tls_stream *t = tls_stream_of(s);
+    assert(s->ops == &tls_ops && t->plain == NULL);
+    int err = stream_attach(handle, &t->plain);
+    if (err != 0) {
+        tls_free(t);
+        return err;
+    }
+    t->base.reactor = t->plain->reactor;
+    return 0;
+}
+
 bool tls_peer_subject(const struct stream *s, char *out, size_t size)
 {
     assert(size > 0);

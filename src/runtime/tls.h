@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * TLS 1.2 and 1.3 over any stream. A plain stream is upgraded (STARTTLS style, or at once); what comes back
- * is a stream like any other, and all stream_...() functions work on it, except stream_detach().
+ * is a stream like any other, and all stream_...() functions work on it; to move it: tls_detach().
  */
 #ifndef ASHLAR_RUNTIME_TLS_H
 #define ASHLAR_RUNTIME_TLS_H
@@ -30,6 +30,12 @@ int tls_accept(struct tls_context *c, struct stream *plain, uint64_t deadline_ns
 /* host: must be in the server's certificate if the context has a CA; also sent as SNI. NULL: any. */
 int tls_connect(struct tls_context *c, struct stream *plain, const char *host, uint64_t deadline_ns,
                 struct stream **ret) MUST_CHECK may_yield;
+
+/* Moves a TLS stream to another reactor (no call may be pending): detached it belongs to nobody, and the only
+ * thing to do with it is tls_attach() with the handle, in the other reactor. If that fails the stream is
+ * gone. If detaching fails nothing has changed. */
+int tls_detach(struct stream *s, int *ret_handle) MUST_CHECK may_yield;
+int tls_attach(struct stream *s, int handle) MUST_CHECK;
 
 /* Whether the stream is one of TLS; then the subject of the peer's certificate ("" if it showed none),
  * shortened to fit. */

@@ -120,7 +120,8 @@ static int list(void *ctx, uint32_t index, struct nbd_export_info *ret)
 struct hand_over {
     struct nbd_export *export;
     struct nbd_session session;
-    struct stream *stream; /* at home; NULL: handle */
+    struct stream *stream; /* NULL: only the handle, a plain stream comes of it */
+    bool detached;         /* handle counts; the stream, if there is one, is of TLS */
     int handle;
     uint8_t *leftover;
     size_t leftover_len;
@@ -131,7 +132,9 @@ static int hand_over_there(void *arg) may_yield
 {
     struct hand_over *h = arg;
     struct stream *stream = h->stream;
-    int err = stream != NULL ? 0 : stream_attach(h->handle, &stream);
+    int err = 0;
+    if (h->detached)
+        err = stream != NULL ? tls_attach(stream, h->handle) : stream_attach(h->handle, &stream);
     if (err != 0)
         return err;
     err =
@@ -168,10 +171,10 @@ static int hand_over(struct greeter *g) may_yield
     }
     nbd_export_hold(e);
     int err = 0;
-    if (e->shard->reactor == g->server->home)
-        h.stream = g->stream;
-    else
-        err = stream_detach(g->stream, &h.handle);
+    h.detached = e->shard->reactor != g->server->home;
+    h.stream = h.detached && !g->handshake.tls_active ? NULL : g->stream;
+    if (h.detached)
+        err = h.stream != NULL ? tls_detach(g->stream, &h.handle) : stream_detach(g->stream, &h.handle);
     if (err == 0) {
         g->stream = NULL;
         err = reactor_call(e->shard->reactor, hand_over_there, &h);
