@@ -20,6 +20,8 @@
 
 #define OPEN_US    20u
 #define REPLACE_US 200u
+/* Of a slow I/O on a slow drive: longer, and a kernel would have given it up. */
+#define LATENCY_MAX_NS (2 * NSEC_PER_SEC)
 
 struct sim_file {
     struct list link; /* node.files */
@@ -555,7 +557,7 @@ void sim_op_file_submit(struct file_io *io)
     if (f->faults.slow_factor > 1)
         latency *= f->faults.slow_factor;
     list_append(&n->in_flight, &i->link);
-    sim_event_post(s, &i->event, s->now_ns + latency, n);
+    sim_event_post(s, &i->event, s->now_ns + MIN(latency, LATENCY_MAX_NS), n);
 }
 
 /* ---- Crash ---- */

@@ -168,8 +168,11 @@ bool seed_wait_jobs(struct seed *s, bool healthy, struct sim_target_status *st)
         if (!st->busy && (st->healthy || !healthy))
             return true;
         if (sim_now_ns(s->sim) >= until) {
-            seed_fail(s, "after an hour the volume is %s and %s", st->busy ? "busy" : "idle",
-                      st->healthy ? "healthy" : "not healthy");
+            seed_fail(s,
+                      "after an hour the volume is %s and %s: %" PRIu32
+                      " stale members, redundancy %d, %" PRIu64 " damaged ranges",
+                      st->busy ? "busy" : "idle", st->healthy ? "healthy" : "not healthy", st->stale_members,
+                      st->redundancy_left, st->damage_count);
             return false;
         }
         if (!st->busy) {

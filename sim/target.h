@@ -22,7 +22,9 @@ struct sim_target_status {
     uint64_t bad_copies, repaired_copies, lost_blocks; /* of the last scrub */
     uint64_t damage_count;
     uint64_t commits, log_records;
-    uint64_t data_blocks, tree_blocks;
+    uint64_t data_blocks, tree_blocks, slabs;
+    uint32_t stale_members;
+    int redundancy_left;
 };
 
 struct sim_target_ops {

@@ -318,6 +318,9 @@ static void volume_target_get_status(struct sim_target *t, struct sim_target_sta
         .log_records = st.log_records,
         .data_blocks = st.data_blocks,
         .tree_blocks = st.tree_blocks,
+        .slabs = st.slabs,
+        .stale_members = st.stale_members,
+        .redundancy_left = st.redundancy_left,
     };
 }
 

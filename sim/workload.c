@@ -235,6 +235,18 @@ static void do_grow(struct seed *s)
     s->growing = false;
 }
 
+static void full_fail(struct seed *s)
+{
+    struct sim_target_status st;
+    s->target->ops->get_status(s->target, &st);
+    seed_fail(s,
+              "the pool stays full although %d ranges were unmapped and committed: %" PRIu64
+              " data and %" PRIu64 " tree blocks on %" PRIu64 " slabs of %" PRIu64 " blocks, %" PRIu64
+              " blocks hold data",
+              ROOM_ATTEMPTS, st.data_blocks, st.tree_blocks, st.slabs, (uint64_t)s->w.slab_bytes / BLOCK_SIZE,
+              model_data_blocks(s->model));
+}
+
 /* After ENOSPC: unmapping and committing must bring space back, and then writes must work. */
 static void make_room(struct seed *s) may_yield;
 static void make_room(struct seed *s)
@@ -256,7 +268,7 @@ static void make_room(struct seed *s)
     bool may_lose = s->w.copies > 1 && s->w.victims > 0;
     bool spare_drives = !may_lose || (s->w.spare_slabs == 0 && s->w.drives >= s->w.copies + s->w.victims);
     if (!s->failed && !s->stop && spare_drives)
-        seed_fail(s, "the pool stays full although %d ranges were unmapped and committed", ROOM_ATTEMPTS);
+        full_fail(s);
 }
 
 static enum swarm_op draw_op(struct seed *s)

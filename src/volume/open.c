@@ -172,7 +172,7 @@ static may_yield int fence_members(struct volume *v)
 
 /* Makes drives stale that were in use by some group and are not here. Before the log runs: the commit that
  * ends opening records it. */
-static void absent_make_stale(struct volume *v, uint64_t since_txg)
+void absent_make_stale(struct volume *v, uint64_t since_txg)
 {
     for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g))
         for (uint32_t i = 0; i < g->member_count; i++) {

@@ -459,8 +459,10 @@ int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
     /* txg numbers are never used twice, even after falling back to an older root */
     assert(v->txg > le64_get(root->txg));
     r = learn(&rp);
-    if (!r)
+    if (!r) {
+        absent_make_stale(v, le64_get(root->txg)); /* members of groups that only the log knows */
         r = verify_all(&rp);
+    }
     find_end(&rp);
     v->replaying = true;
     for (size_t i = 0; !r && i < rp.end; i++) {

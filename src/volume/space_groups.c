@@ -85,7 +85,13 @@ static may_yield void create_main(void *arg)
 {
     struct volume *v = arg;
     struct space *s = &v->space;
-    int r = v->closing ? ERR_SHUTDOWN : group_make(v, GROUP_DATA);
+    int r = v->closing ? ERR_SHUTDOWN : 0;
+
+    /* Data never takes the slabs that the tree needs so that deleting works. */
+    if (!r)
+        r = space_ensure_nodes(v, 1, SPACE_NORMAL);
+    if (!r)
+        r = group_make(v, GROUP_DATA);
 
     s->creating--;
     s->create_error = r;
@@ -219,7 +225,9 @@ int space_ensure_nodes(struct volume *v, uint32_t nodes, enum space_urgency u)
 void space_retire(struct volume *v, uint64_t txg)
 {
     struct space *s = &v->space;
-    uint64_t spare = MAX(2u, s->group_count[GROUP_DATA] / 8);
+    /* The tree may want slabs that data groups hold: then none is kept for later. */
+    bool tree_short = !space_ready_nodes(v, 1, SPACE_NORMAL);
+    uint64_t spare = tree_short ? 0 : MAX(2u, s->group_count[GROUP_DATA] / 8);
     uint64_t free_groups = 0;
 
     LIST_FOREACH_SAFE (&s->idle[GROUP_DATA], it) {
@@ -234,7 +242,7 @@ void space_retire(struct volume *v, uint64_t txg)
     }
     LIST_FOREACH_SAFE (&s->active[GROUP_DATA], it) {
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
-        if (sg->free == sg->blocks && s->current[GROUP_DATA] != sg->group) {
+        if (sg->free == sg->blocks && (tree_short || s->current[GROUP_DATA] != sg->group)) {
             space_deactivate(v, sg); /* retired next time, if it is still free */
             txg_dirty(v);
         }

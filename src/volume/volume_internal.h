@@ -182,6 +182,9 @@ int membership_store(struct volume *v, void (*change)(struct volume_record *r, v
     MUST_CHECK may_yield;
 /* Waits until every failed drive is recorded as stale. */
 int membership_settle(struct volume *v) MUST_CHECK may_yield;
+/* In opening: members on drives that are not here are stale since txg (open.c). Again after groups were
+ * learnt. */
+void absent_make_stale(struct volume *v, uint64_t since_txg);
 uint32_t volume_stale_members(struct volume *v);
 
 /* ---- inflight.c ---- */
