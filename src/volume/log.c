@@ -322,7 +322,6 @@ static struct group_write *batch_add_write(struct log_batch *b, struct group *g,
                               .iov = iov,
                               .iov_count = iov_count,
                               .page = iov_count == 1 ? page : NULL,
-                              .dsync = b->dsync,
                               .done = write_done,
                               .ctx = b};
     return w;
@@ -401,9 +400,6 @@ static void batch_submit(struct volume *v, struct log_batch *b)
     l->reserved -= LOG_HEADER_PAGES + b->payload_pages;
     assert(l->head - l->tail <= l->blocks); /* L2 */
     batch_seal(v, b);
-    b->dsync = b->want_flush && b->data_count == 0 && l->last_plain <= l->durable;
-    if (!b->dsync)
-        l->last_plain = b->sequence + 1;
     b->writes = b->few;
     if (most > ARRAY_SIZE(b->few))
         b->writes = malloc(most * sizeof(*b->writes));
@@ -487,8 +483,6 @@ static void log_advance(struct volume *v)
         if (b->sequence < l->written)
             continue;
         l->written = b->sequence + 1;
-        if (b->dsync && l->durable == b->sequence && !l->paused && !v->stale_work)
-            l->durable = b->sequence + 1;
         if (b->want_flush && l->durable <= b->sequence) {
             l->want_durable = MAX(l->want_durable, b->sequence + 1);
             flush = true;

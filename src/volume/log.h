@@ -56,7 +56,6 @@ struct log_batch {
     uint32_t data_count;
     struct log_data payload[LOG_DATA_RUNS_MAX];
     uint32_t payload_count, payload_pages;
-    bool dsync;                 /* the log write itself was durable, and there was no data beside it */
     struct group_write few[4];  /* writes: these, or malloc'ed when they are more */
     struct group_write *writes; /* from submit to written */
     struct iovec iov[2 * LOG_DATA_RUNS_MAX + 64]; /* and a cut for each run of the system group */
@@ -90,7 +89,6 @@ struct log {
     struct log_batch *spare[4]; /* kept for reuse */
     uint32_t spare_count;
     uint64_t reserved;                   /* log blocks that the open and the closed batches will take */
-    uint64_t last_plain;                 /* 1 + sequence of the last batch that needs a flush to be durable */
     uint64_t cut_sequence, cut_position; /* of the last cut: first batch after it, and its place */
     uint64_t batches, records;
 };
