@@ -215,6 +215,19 @@ static void make_whole(struct seed *s)
         seed_fail(s, "a second scrub finds %" PRIu64 " bad copies", st.bad_copies);
 }
 
+/* Its invariants in memory, and what its trees say about space. */
+static void check_inside(struct seed *s) may_yield;
+static void check_inside(struct seed *s)
+{
+    char why[256];
+    s->target->ops->check(s->target);
+    int64_t problems = s->target->ops->verify(s->target, why, sizeof(why));
+    if (problems < 0)
+        seed_fail(s, "cannot verify: %s", error_text((int)problems));
+    else if (problems > 0)
+        seed_fail(s, "%" PRId64 " contradictions inside, the first: %s", problems, why);
+}
+
 static void last_main(void *arg) fiber_role_assumed
 {
     struct seed *s = arg;
@@ -225,7 +238,7 @@ static void last_main(void *arg) fiber_role_assumed
     if (!s->failed)
         make_whole(s);
     if (!s->failed)
-        s->target->ops->check(s->target);
+        check_inside(s);
     if (!s->failed)
         workload_verify(s);
     if (s->failed)

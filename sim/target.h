@@ -48,6 +48,9 @@ struct sim_target_ops {
     int (*repair)(struct sim_target *t);
     void (*get_status)(struct sim_target *t, struct sim_target_status *ret);
     void (*check)(struct sim_target *t); /* asserts its invariants */
+    /* Compares what refers to space with what says that it is taken. 0, or the number of contradictions, of
+     * which the first is told; or a negative error. Nothing else may run. */
+    int64_t (*verify)(struct sim_target *t, char *why, size_t why_size);
     /* Reads everything with nothing running; 0, or negative if it is damaged. NULL: has none. */
     int (*check_offline)(struct sim_node *n, const struct sim_swarm *w);
 };

@@ -4,6 +4,7 @@
 #include "runtime/error.h"
 #include "sim/target.h"
 #include "volume/tree.h"
+#include "volume/verify.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -330,6 +331,28 @@ static void volume_target_check(struct sim_target *t)
     volume_check(volume_of(t));
 }
 
+struct first_problem {
+    char *why;
+    size_t why_size;
+};
+
+static void keep_first(void *ctx, const char *sentence)
+{
+    struct first_problem *p = ctx;
+    if (p->why[0] == '\0')
+        snprintf(p->why, p->why_size, "%s", sentence);
+}
+
+static int64_t volume_target_verify(struct sim_target *t, char *why, size_t why_size) may_yield;
+static int64_t volume_target_verify(struct sim_target *t, char *why, size_t why_size)
+{
+    struct first_problem first = {why, why_size};
+    struct volume_verify v = {.problem = keep_first, .ctx = &first};
+    why[0] = '\0';
+    int err = volume_verify(volume_of(t), &v);
+    return err != 0 ? err : (int64_t)v.problems;
+}
+
 const struct sim_target_ops sim_target_volume_ops = {
     .name = "volume",
     .create = volume_target_create,
@@ -348,4 +371,5 @@ const struct sim_target_ops sim_target_volume_ops = {
     .repair = volume_target_repair,
     .get_status = volume_target_get_status,
     .check = volume_target_check,
+    .verify = volume_target_verify,
 };
