@@ -196,6 +196,20 @@ static int read_state(struct volume *v, void *arg)
 #define RETRY_FIRST_NS (5 * NSEC_PER_SEC)
 #define RETRY_MAX_NS   (60 * NSEC_PER_SEC)
 
+/* Once repair is through, a scrub finds out which of the known damage is none any more. */
+static void recheck_damage(struct node *n, struct node_volume *v) may_yield
+{
+    struct volume_status s;
+    if (!v->recheck || node_volume_status(n, v, &s) < 0 || s.repair.running)
+        return;
+    v->recheck = false;
+    if (s.damage_count == 0)
+        return;
+    int r = node_volume_job(n, v, true, 0);
+    if (r < 0 && r != ERR_VOLUME_BUSY)
+        LOG_WARNING("the scrub of the volume %s did not start: %s", v->name, error_text(r));
+}
+
 /* A volume that failed while open is closed and opened again: its log is replayed, so that memory and drives
  * agree once more. Each attempt waits twice as long as the one before. */
 static void watch_volume(struct node *n, struct node_volume *v) may_yield
@@ -203,6 +217,8 @@ static void watch_volume(struct node *n, struct node_volume *v) may_yield
     uint64_t now = reactor_now_ns();
     if (v->state == NODE_VOLUME_OPEN) {
         int r = node_volume_call(n, v, read_state, NULL);
+        if (r == 0)
+            recheck_damage(n, v);
         if (r == 0 || r == ERR_NODE_NOT_READY || v->state != NODE_VOLUME_OPEN)
             return;
         event_raise(LOG_ERROR_, "volume-failed", "the volume %s failed: %s; it is closed and opened again",

@@ -99,6 +99,7 @@ struct node_volume {
     struct block_device *device; /* with volume */
     uint64_t retry_ns;           /* when a failed one is tried again */
     uint32_t retries;
+    bool recheck; /* a drive came back: what was damaged may be readable again */
     struct node_export export;
     uint64_t export_revision;
     bool nbd_active; /* registered now */

@@ -227,8 +227,10 @@ void node_drives_look_again(struct node *n)
         event_raise(LOG_INFO_, "drive-returned", "the drive %s is back in use", d->path);
         found = true;
     }
-    if (found)
+    if (found) {
         node_volumes_retry(n);
+        node_repair_all(n);
+    }
 }
 
 /* Opens what is at a path for whichever recorded drive it is. expected NULL: any of the missing ones. */

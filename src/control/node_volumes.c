@@ -427,6 +427,7 @@ void node_volumes_retry(struct node *n)
         struct node_volume *v = CONTAINER_OF(it, struct node_volume, link);
         if (v->state == NODE_VOLUME_FAILED && v->retry_ns != DEADLINE_NEVER)
             v->retry_ns = 0;
+        v->recheck = v->state == NODE_VOLUME_OPEN;
     }
 }
 

@@ -52,12 +52,23 @@ static may_yield bool slab_is_ours(struct volume *v, const struct group *g, uint
     return found;
 }
 
+/* Nothing is left to copy from, and there is something to lose: the slab of the drive that is away may be the
+ * last good copy. It keeps its place until the drive returns, or until its blocks were freed. */
+static bool last_copy_may_return(const struct group *g)
+{
+    const struct space_group *sg = g->volume_private;
+
+    return group_redundancy_left(g) < 0 && (!sg || sg->blocks - sg->free - sg->waiting > 0);
+}
+
 static may_yield int member_begin(struct volume *v, struct group *g, uint32_t m)
 {
     int r = ERR_DRIVE_GONE;
 
     if (drive_ready(v, g->members[m].drive) && slab_is_ours(v, g, m))
         r = group_member_fill(g, m);
+    if (r && last_copy_may_return(g))
+        return ERR_GROUP_DEGRADED_BELOW;
     if (r)
         r = group_member_replace(v->groups, g, m);
     if (!r)
@@ -210,8 +221,10 @@ static may_yield void repair_main(void *arg)
     do {
         v->repair_again = false;
         r = repair_round(v, &filling);
-    } while ((v->repair_again || (!r && volume_stale_members(v) > 0 && filling > 0)) && !v->repair_cancel &&
-             !v->state);
+        /* A member that came back may be what another one can be copied from. */
+    } while ((v->repair_again ||
+              ((!r || r == ERR_GROUP_DEGRADED_BELOW) && volume_stale_members(v) > 0 && filling > 0)) &&
+             !v->repair_cancel && !v->state);
     v->repair.result = r;
     v->repair.finished_ns = reactor_now_ns();
     v->repair.running = false;
