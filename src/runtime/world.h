@@ -38,7 +38,8 @@ enum file_open_flags {
     FILE_OPEN_CREATE = 1 << 1, /* with O_EXCL: the file must not exist */
     FILE_OPEN_DIRECT = 1 << 2, /* O_DIRECT if the file system can, else buffered: see file_info.direct */
     FILE_OPEN_LOCK = 1 << 3,   /* exclusive lock for the life of the handle (open file description lock;
-                                  a block device with O_EXCL too), ERR_SYS(EBUSY) if another has it */
+                                  a block device with O_EXCL too), ERR_SYS(EBUSY) if another has it. Without
+                                  FILE_OPEN_WRITE it is a shared one: it keeps writers out, not readers */
 };
 
 struct file_info {

@@ -52,9 +52,9 @@ static int file_stat_align(int fd, uint32_t *ret_align)
     return 0;
 }
 
-static int file_lock(int fd)
+static int file_lock(int fd, bool shared)
 {
-    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct flock l = {.l_type = shared ? F_RDLCK : F_WRLCK, .l_whence = SEEK_SET};
     if (fcntl(fd, F_OFD_SETLK, &l) == 0)
         return 0;
     return errno == EAGAIN || errno == EACCES ? ERR_SYS(EBUSY) : ERR_SYS(errno);
@@ -125,7 +125,7 @@ static int open_run(void *arg)
             return ERR_SYS(errno);
         j->direct = false;
     }
-    int err = j->flags & FILE_OPEN_LOCK ? file_lock(fd) : 0;
+    int err = j->flags & FILE_OPEN_LOCK ? file_lock(fd, !(j->flags & FILE_OPEN_WRITE)) : 0;
     if (err == 0 && j->flags & FILE_OPEN_CREATE)
         err = folder_sync(j->path);
     if (err != 0)
