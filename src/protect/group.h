@@ -48,6 +48,14 @@ struct group {
     void *volume_private; /* the volume's: its allocation state */
 };
 
+/* Blocks of one member, and where they lie. */
+struct group_copy {
+    enum group_purpose purpose;
+    uint32_t group;
+    struct uuid drive;
+    uint32_t slab, block, blocks;
+};
+
 struct group_set;
 struct group_set_options {
     struct uuid volume;
@@ -59,6 +67,8 @@ struct group_set_options {
      * within a call of the set; must not yield, nor call back into the set but for asking. From now on
      * `failed` stays set in the results until the volume has made the drive stale. */
     void (*drive_failed)(void *ctx, struct group_drive *d);
+    /* Or NULL. A copy that did not verify was rewritten from another one. Must not yield. */
+    void (*copy_rewritten)(void *ctx, const struct group_copy *c);
     void *ctx;
 };
 int group_set_new(const struct group_set_options *o, struct group_set **ret) MUST_CHECK;

@@ -147,7 +147,8 @@ int group_read_and(struct group_read *r, bool report_lost) MUST_CHECK may_yield;
 /* ---- report.c ---- */
 
 void report_init(struct report *r, void (*fn)(struct timer *t));
-void group_report_repaired(struct group_drive *d, uint32_t group, uint32_t block, uint32_t blocks);
+void group_report_repaired(const struct group *g, const struct group_member *m, uint32_t block,
+                           uint32_t blocks);
 void group_report_lost(struct group_set *s, uint32_t group, uint32_t block, uint32_t blocks);
 void group_report_repaired_due(struct timer *t);
 void group_report_lost_due(struct timer *t);

@@ -547,7 +547,7 @@ static may_yield void job_heal_member(struct read_job *j, uint32_t m, const uint
             waitq_wake_all(&e->drained);
         if (err != 0)
             return; /* the drive is failed now, and the volume knows */
-        group_report_repaired(before.drive, e->group.id, r->block + first, len);
+        group_report_repaired(&e->group, &before, r->block + first, len);
     }
 }
 

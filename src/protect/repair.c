@@ -133,7 +133,7 @@ static may_yield void scrub_heal(struct scrub *s, uint32_t m, struct group_check
         uint32_t repaired = n - bits_count(still);
         check->copies_repaired += repaired;
         if (repaired > 0)
-            group_report_repaired(before.drive, e->group.id, s->block + i, repaired);
+            group_report_repaired(&e->group, &before, s->block + i, repaired);
     }
 }
 

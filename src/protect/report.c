@@ -51,10 +51,17 @@ static bool report_add(struct report *r, uint32_t group, uint32_t block, uint32_
     return true;
 }
 
-void group_report_repaired(struct group_drive *d, uint32_t group, uint32_t block, uint32_t blocks)
+void group_report_repaired(const struct group *g, const struct group_member *m, uint32_t block,
+                           uint32_t blocks)
 {
+    struct group_drive *d = m->drive;
+    const struct group_set_options *o = &d->set->o;
     counter_add(&d->set->counters.blocks_repaired, blocks);
-    if (report_add(&d->repaired, group, block + blocks - 1, blocks))
+    if (o->copy_rewritten != NULL) {
+        struct group_copy c = {g->purpose, g->id, d->id, m->slab, block, blocks};
+        o->copy_rewritten(o->ctx, &c);
+    }
+    if (report_add(&d->repaired, g->id, block + blocks - 1, blocks))
         report_repaired_tell(d);
 }
 

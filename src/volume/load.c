@@ -64,6 +64,14 @@ void volume_stores_init(struct volume *v)
     v->pool_store = (struct node_store){store_alloc, store_free, store_reserve_pool, store_read, v};
 }
 
+static void copy_rewritten(void *ctx, const struct group_copy *c)
+{
+    const struct volume *v = ctx;
+
+    if (v->env.copy_rewritten)
+        v->env.copy_rewritten(v->env.ctx, c);
+}
+
 int volume_groups_new(struct volume *v)
 {
     struct group_set_options o = {.volume = v->record.id,
@@ -72,6 +80,7 @@ int volume_groups_new(struct volume *v)
                                   .drives = v->env.drives,
                                   .slab_blocks = v->record.slab_blocks,
                                   .drive_failed = membership_drive_failed,
+                                  .copy_rewritten = copy_rewritten,
                                   .ctx = v};
     return group_set_new(&o, &v->groups);
 }

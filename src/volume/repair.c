@@ -264,7 +264,7 @@ int volume_repair_start(struct volume *v, uint64_t rate_bytes_per_s)
 
 void repair_autostart(struct volume *v)
 {
-    int r = volume_repair_start(v, 0);
+    int r = v->env.no_repair ? 0 : volume_repair_start(v, 0);
 
     if (r && r != ERR_VOLUME_BUSY)
         event_raise(LOG_WARNING_, "repair-incomplete", "volume %s: repair could not start: %s",

@@ -40,6 +40,14 @@ void volume_get_status(struct volume *v, struct volume_status *ret)
     *ret = s;
 }
 
+uint32_t volume_get_damage(const struct volume *v, struct volume_damage *out, uint32_t max)
+{
+    uint32_t n = MIN(v->damage_count, max);
+
+    memcpy(out, v->damage, n * sizeof(*out));
+    return n;
+}
+
 void volume_check(struct volume *v)
 {
     const struct space *s = &v->space;

@@ -19,6 +19,12 @@ struct volume_env { /* what a volume stands on; borrowed for its life */
     struct drive_set *drives; /* this reactor's */
     struct cache *cache;      /* this reactor's */
     struct uuid node;         /* this node's id: the owner */
+
+    /* For offline tools; zero else. */
+    bool no_repair; /* repair does not start by itself */
+    /* A copy that did not verify was rewritten from another one. Must not yield. */
+    void (*copy_rewritten)(void *ctx, const struct group_copy *c);
+    void *ctx;
 };
 
 struct volume_create_options {
@@ -145,6 +151,8 @@ struct volume_status {
     uint64_t reads, writes, read_blocks, write_blocks, flushes;
 };
 void volume_get_status(struct volume *v, struct volume_status *ret);
+/* Copies up to max ranges that are known to be unreadable; returns how many. */
+uint32_t volume_get_damage(const struct volume *v, struct volume_damage *out, uint32_t max);
 
 /* Re-verifies the documented invariants (asserts): tests and the simulator. */
 void volume_check(struct volume *v) may_yield;
