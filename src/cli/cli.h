@@ -3,7 +3,7 @@
  * The command line client: what its files share. One table (table.c) says which commands there are, what they
  * take, and what runs them; help, completion and suggestions come from it.
  *
- * Exit codes: 0 done, 1 failed, 2 wrong usage.
+ * Exit codes: 0 done, 1 failed, 2 wrong usage; of the offline tools 0 clean, 1 damaged, 2 could not look.
  */
 #ifndef ASHLAR_CLI_CLI_H
 #define ASHLAR_CLI_CLI_H
@@ -151,6 +151,7 @@ int cmd_scrub(struct cli *c);
 int cmd_repair(struct cli *c);
 int cmd_top(struct cli *c);
 int cmd_events(struct cli *c);
+int cmd_check(struct cli *c);
 int cmd_version(struct cli *c);
 int cmd_completion(struct cli *c);
 int cmd_help(struct cli *c);

@@ -118,6 +118,16 @@ const struct cli_command cli_commands[] = {
      OPTIONS({"follow", NULL, "go on with those that come", false, COMPLETE_NOTHING},
              {"last", "N", "only the newest N", false, COMPLETE_NOTHING}),
      "what happened lately", NULL, cmd_events},
+    {"check", "DIR", 1, 1, COMPLETE_FILE,
+     OPTIONS({"memory", "SIZE", "to use at most (a quarter of the machine's)", false, COMPLETE_NOTHING},
+             {"drive", "PATH", "where to look for drives that moved, one or more", true, COMPLETE_FILE}),
+     "verify a whole stopped pool; writes nothing",
+     "DIR is the folder that ashlard was given with --dir. Replays the logs in memory, compares all trees "
+     "with\n"
+     "the space they use, and reads every copy of every block. Says exactly what is wrong. Exit codes: 0 "
+     "clean,\n"
+     "1 damaged, 2 could not check (a node is running, no pool there).\n",
+     cmd_check},
     {"version", "", 0, 0, COMPLETE_NOTHING, NULL, "versions of this program and of the node", NULL,
      cmd_version},
     {"completion", "SHELL", 1, 1, COMPLETE_SHELL, NULL, "print the completion for bash or zsh",
