@@ -119,7 +119,9 @@ static may_yield int drive_session_start(struct group_drive *d)
     d->drive = drive;
     d->session = session;
     d->failed = false;
-    d->written = d->durable = d->flush_wanted = 0;
+    /* What an earlier process wrote may still be in the drive's cache: the first flush covers it, too. */
+    d->written = ++s->write_sequence;
+    d->durable = d->flush_wanted = 0;
     d->mean_ns = d->high_ns = 0;
     return 0;
 }

@@ -56,8 +56,8 @@ struct log_batch {
     uint32_t data_count;
     struct log_data payload[LOG_DATA_RUNS_MAX];
     uint32_t payload_count, payload_pages;
-    struct group_write few[4];  /* writes: these, or malloc'ed when they are more */
-    struct group_write *writes; /* from submit to written */
+    struct group_write few[4];                    /* writes: these, or malloc'ed when they are more */
+    struct group_write *writes;                   /* from submit to written */
     struct iovec iov[2 * LOG_DATA_RUNS_MAX + 64]; /* and a cut for each run of the system group */
     uint32_t write_count;
     uint64_t opened_ns;
