@@ -133,7 +133,7 @@ static may_yield void membership_main(void *arg)
     if (!v->state) {
         log_resume(v);
         waitq_wake_all(&v->log.flush_wanted);
-        if (!v->closing && !v->read_only)
+        if (v->opened && !v->closing && !v->read_only)
             repair_autostart(v);
     }
     waitq_wake_all(&v->membership_done);

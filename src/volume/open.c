@@ -225,6 +225,8 @@ static may_yield int open_load(struct volume *v)
 /* Everything that was replayed becomes a root on every member: they are level. Then the set is recorded. */
 static may_yield int open_level(struct volume *v)
 {
+    /* From now on groups are made: a slab may have been allocated for one that is not in the set yet. */
+    uint32_t groups_end = v->space.next_group;
     int r = start_running(v);
 
     if (!r && !v->read_only)
@@ -234,7 +236,7 @@ static may_yield int open_level(struct volume *v)
     if (!r)
         r = membership_store(v, change_insync, v);
     if (!r && !v->read_only) {
-        unknown_slabs_free(v);
+        unknown_slabs_free(v, groups_end);
         r = txg_start(v);
     }
     return r;
@@ -261,6 +263,7 @@ int volume_open(const struct volume_env *env, struct uuid id, struct volume **re
         volume_free(v);
         return r;
     }
+    v->opened = true;
     if (volume_stale_members(v) > 0)
         repair_autostart(v);
     *ret = v;

@@ -82,6 +82,7 @@ struct volume {
     /* membership */
     bool stale_work; /* some drive failed and is not recorded */
     bool membership_running;
+    bool opened;      /* before, no repair runs: it takes slabs that opening would find unknown */
     bool log_started; /* the log is initialised: membership can write its record */
     struct waitq membership_done;
     struct fmutex record_lock;
@@ -166,7 +167,7 @@ int system_groups_adopt(struct volume *v) MUST_CHECK may_yield;
 int volume_groups_new(struct volume *v) MUST_CHECK;
 void volume_stores_init(struct volume *v);
 /* Slabs of ours on the drives that no group knows are given back. */
-void unknown_slabs_free(struct volume *v) may_yield;
+void unknown_slabs_free(struct volume *v, uint32_t groups_end) may_yield;
 
 /* ---- replay.c ---- */
 /* Applies the log to what the root says. Groups and trees are loaded, nothing is served. Leaves the log
