@@ -51,7 +51,7 @@ struct sim_target_ops {
     /* Compares what refers to space with what says that it is taken. 0, or the number of contradictions, of
      * which the first is told; or a negative error. Nothing else may run. */
     int64_t (*verify)(struct sim_target *t, char *why, size_t why_size);
-    /* Reads everything with nothing running; 0, or negative if it is damaged. NULL: has none. */
+    /* Looks at the drives after an orderly end; 0, or negative if one is damaged. NULL: has none. */
     int (*check_offline)(struct sim_node *n, const struct sim_swarm *w);
 };
 

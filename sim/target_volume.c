@@ -353,6 +353,38 @@ static int64_t volume_target_verify(struct sim_target *t, char *why, size_t why_
     return err != 0 ? err : (int64_t)v.problems;
 }
 
+/* Closed in order, so each copy of each structure of a drive is whole and up to date. */
+static int drive_check_offline(struct sim_node *n, const char *path) may_yield;
+static int drive_check_offline(struct sim_node *n, const char *path)
+{
+    char why[256] = "";
+    struct drive_home *h;
+    int err = drive_home_inspect(path, (struct uuid){{0}}, 0, &h, why, sizeof(why));
+    if (err != 0) {
+        sim_note(sim_of_node(n), "inspecting %s: %s", path, why);
+        return err;
+    }
+    struct drive_condition c;
+    drive_home_condition(h, &c);
+    drive_home_close(h);
+    for (int i = 0; i < 2; i++)
+        if (c.superblock_damaged[i] || c.table_blocks_damaged[i] != 0 || c.fence_blocks_damaged[i] != 0)
+            return ERR_DRIVE_DAMAGED;
+    return c.blocks_behind == 0 && c.closed_in_order ? 0 : ERR_DRIVE_DAMAGED;
+}
+
+static int volume_target_check_offline(struct sim_node *n, const struct sim_swarm *w) may_yield;
+static int volume_target_check_offline(struct sim_node *n, const struct sim_swarm *w)
+{
+    int result = 0;
+    for (uint32_t i = 0; i < w->drives && result == 0; i++) {
+        char path[SIM_PATH_SIZE];
+        sim_drive_path(i, path);
+        result = drive_check_offline(n, path);
+    }
+    return result;
+}
+
 const struct sim_target_ops sim_target_volume_ops = {
     .name = "volume",
     .create = volume_target_create,
@@ -372,4 +404,5 @@ const struct sim_target_ops sim_target_volume_ops = {
     .get_status = volume_target_get_status,
     .check = volume_target_check,
     .verify = volume_target_verify,
+    .check_offline = volume_target_check_offline,
 };
