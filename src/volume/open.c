@@ -149,10 +149,28 @@ static void change_insync(struct volume_record *r, void *arg)
 }
 
 /*
+ * The members that did not answer leave the set before anything is written to those that did (rule
+ * host_record_first of docs/model). Otherwise, if we die after our root is on one member, the next owner
+ * finds an absent one back in the set, takes our root as the newest, and what only that one held is gone.
+ */
+int open_drop_absent(struct volume *v)
+{
+    const struct group *g = v->system[0];
+
+    for (uint32_t m = 0; m < v->record.member_count; m++) {
+        bool here = g->members[m].state == MEMBER_CURRENT && group_drive_usable(g->members[m].drive);
+        if (v->record.members[m].in_sync && !here)
+            return membership_store(v, change_insync, v);
+    }
+    return 0;
+}
+
+/*
  * The members that answered the fence are what we have. All drives of this implementation belong to this
  * node, so its members restarted together with their owner: what they had not flushed was lost by every
  * holder, and any one of them that was in sync holds everything that was flushed (the model's world
- * "reboot"). The ones that did not answer leave the set.
+ * "reboot"). The ones that did not answer leave the set
+ * (open_drop_absent).
  */
 static may_yield int fence_members(struct volume *v)
 {
@@ -222,7 +240,9 @@ static may_yield int open_load(struct volume *v)
     return r;
 }
 
-/* Everything that was replayed becomes a root on every member: they are level. Then the set is recorded. */
+/* Everything that was replayed becomes a root on every member: they are level. Then the set is recorded, for
+ * members that failed meanwhile and for the incarnations. Read-only, nothing is acknowledged and nobody
+ * misses anything: the set stays as it is, since an absent member may hold what ours lost. */
 static may_yield int open_level(struct volume *v)
 {
     /* From now on groups are made: a slab may have been allocated for one that is not in the set yet. */
@@ -233,7 +253,7 @@ static may_yield int open_level(struct volume *v)
         r = membership_settle(v);
     if (!r && !v->read_only)
         r = txg_commit(v, false);
-    if (!r)
+    if (!r && !v->read_only)
         r = membership_store(v, change_insync, v);
     if (!r && !v->read_only) {
         unknown_slabs_free(v, groups_end);

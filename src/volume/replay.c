@@ -458,7 +458,10 @@ int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
         return r;
     /* txg numbers are never used twice, even after falling back to an older root */
     assert(v->txg > le64_get(root->txg));
-    r = learn(&rp);
+    if (!rp.scan.hole && !v->read_only && !v->inspect) /* nothing was written until here */
+        r = open_drop_absent(v);
+    if (!r)
+        r = learn(&rp);
     if (!r) {
         absent_make_stale(v, le64_get(root->txg)); /* members of groups that only the log knows */
         r = verify_all(&rp);

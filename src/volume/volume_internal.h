@@ -174,6 +174,10 @@ void unknown_slabs_free(struct volume *v, uint32_t groups_end) may_yield;
  * initialised behind what was replayed. */
 int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max) MUST_CHECK may_yield;
 
+/* ---- open.c ---- */
+/* Members of the recorded set that are not here leave it. Before the first write of opening. */
+int open_drop_absent(struct volume *v) MUST_CHECK may_yield;
+
 /* ---- membership.c ---- */
 void membership_drive_failed(void *ctx, struct group_drive *d); /* group_set's callback */
 void membership_kick(struct volume *v);

@@ -190,6 +190,78 @@ static void without_protection_losses_are_named_exactly(void **state)
     drive_test_run(none_names_losses, NULL);
 }
 
+/* A coordinator that takes so many changes, and then none. */
+struct short_coord {
+    struct coord base;
+    struct coord *real;
+    uint32_t left;
+};
+
+static may_yield int short_get(struct coord *c, const char *key, char **ret_value, uint64_t *ret_revision)
+{
+    return coord_get(CONTAINER_OF(c, struct short_coord, base)->real, key, ret_value, ret_revision);
+}
+static may_yield int short_commit(struct coord *c, const struct coord_change *changes, size_t count,
+                                  uint64_t *ret_revision)
+{
+    struct short_coord *s = CONTAINER_OF(c, struct short_coord, base);
+
+    if (s->left == 0)
+        return ERR_TIMEOUT;
+    s->left--;
+    return coord_commit(s->real, changes, count, ret_revision);
+}
+static uint64_t short_generation(const struct coord *c)
+{
+    const struct short_coord *s = (const void *)c; /* base comes first */
+
+    return coord_generation(s->real);
+}
+static const struct coord_ops short_ops = {
+    .get = short_get, .commit = short_commit, .generation = short_generation};
+
+/* The claim succeeds, taking the absent member out of the set does not: no root was written to the other. */
+static may_yield void absent_leaves_first(void *arg)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    uint32_t gone = 0;
+
+    (void)arg;
+    bool good = world_open(w, "mirror:2") && churn(w, 50) && CHECK_EQ(volume_commit(w->v), 0);
+    if (good) {
+        struct uuid id = group_drive_id(w->v->system[0]->members[0].drive);
+        while (!uuid_equal(drive_home_id(w->pool.homes[gone]), id))
+            gone++;
+        uint64_t last = w->v->txg; /* closing commits it */
+        CHECK_EQ(volume_close(w->v), 0);
+        drive_home_remove(w->pool.homes[gone]);
+
+        struct coord *real = w->pool.env.coord;
+        struct short_coord c = {.base = {&short_ops}, .real = real, .left = 1};
+        struct volume *v;
+        w->pool.env.coord = &c.base;
+        CHECK_EQ(volume_open(&w->pool.env, w->id, &v), ERR_TIMEOUT);
+        CHECK_EQ(c.left, 0);
+        w->pool.env.coord = real;
+        if (CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0)) {
+            CHECK_EQ(w->v->committed,
+                     last + 3); /* the only root that opening wrote, and three numbers skipped */
+            CHECK(!volume_get_record(w->v)->members[0].in_sync);
+            CHECK(volume_get_record(w->v)->members[1].in_sync);
+            CHECK(all_right(w));
+            CHECK_EQ(volume_close(w->v), 0);
+        }
+    }
+    pool_close(&w->pool);
+    free(w);
+}
+
+static void an_absent_member_leaves_the_set_before_opening_writes_a_root(void **state)
+{
+    (void)state;
+    drive_test_run(absent_leaves_first, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -199,6 +271,8 @@ int main(void)
                                         drive_test_teardown),
         cmocka_unit_test_setup_teardown(without_protection_losses_are_named_exactly, drive_test_setup,
                                         drive_test_teardown),
+        cmocka_unit_test_setup_teardown(an_absent_member_leaves_the_set_before_opening_writes_a_root,
+                                        drive_test_setup, drive_test_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
