@@ -144,7 +144,19 @@ static void change_grow(struct volume_record *r, void *arg)
     }
 }
 
-/* Step 4. */
+/* Filling members of the system groups, or of all others, are current from now on. */
+static void members_levelled(struct volume *v, bool system)
+{
+    for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g))
+        for (uint32_t m = 0; m < g->member_count; m++)
+            if (g->members[m].state == MEMBER_FILLING && (g->purpose == GROUP_SYSTEM) == system) {
+                group_member_levelled(g, m);
+                item_dirty(g);
+            }
+}
+
+/* Step 4. The root that says so comes before the grow: a member that the record calls in sync must find its
+ * copies of tree and data current in its own newest root, or it could not open the volume alone. */
 static may_yield int members_end(struct volume *v)
 {
     bool failed, system = false;
@@ -160,19 +172,17 @@ static may_yield int members_end(struct volume *v)
         r = membership_settle(v);
     for (uint32_t i = 0; i < v->system[0]->member_count; i++)
         system |= v->system[0]->members[i].state == MEMBER_FILLING;
+    if (r)
+        return r;
+    members_levelled(v, false);
+    txg_dirty(v);
+    r = volume_commit(v);
     if (!r && system)
         r = membership_store(v, change_grow, v);
     if (r)
         return r;
-    for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g))
-        for (uint32_t m = 0; m < g->member_count; m++)
-            if (g->members[m].state == MEMBER_FILLING) {
-                group_member_levelled(g, m);
-                item_dirty(g);
-            }
-    txg_dirty(v);
-    r = volume_commit(v);
-    return r ? r : group_set_reap(v->groups);
+    members_levelled(v, true);
+    return group_set_reap(v->groups);
 }
 
 static uint64_t repair_total(struct volume *v)
