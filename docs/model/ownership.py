@@ -58,8 +58,8 @@ WORLDS = {                  # bounds of the explorations, bounds for the mutants
     "host": ([Bounds(3, 2, 3), Bounds(2, 2, 4)], Bounds(3, 1, 3)),
 }
 QUICK = {
-    "basic": Bounds(2, 2, 1), "queue": Bounds(2, 2, 0), "cas": Bounds(2, 2, 0), "reboot": Bounds(2, 1, 1),
-    "lease": Bounds(2, 1, 1), "host": Bounds(3, 1, 2),
+    "basic": Bounds(2, 1, 1), "queue": Bounds(2, 1, 0), "cas": Bounds(2, 1, 0), "reboot": Bounds(2, 1, 1),
+    "lease": Bounds(2, 1, 0), "host": Bounds(2, 1, 2),
 }
 
 # The record: epoch, insync, rinc (incarnation of each member), flight (in-sync sets of the
