@@ -7,7 +7,9 @@
  *  3. the data that records name is verified on every current member of its group, and rewritten where it is
  * wrong; inline payload goes to its place. Many records at once;
  *  4. replay ends before the first batch above the durable mark whose data is not there; data below the mark
- * that is gone becomes a lost range (EIO) and an alarm, never a reason to drop what follows;
+ * that is gone becomes a lost range (EIO) and an alarm, never a reason to drop what follows. Data on drives
+ * that are all missing is neither there nor gone: its record counts, and reads answer EIO until a drive is
+ * back;
  *  5. the records are applied in order. Replay is idempotent: a crash in it is normal.
  */
 #include "runtime/checksum.h"
@@ -220,7 +222,10 @@ static may_yield void verify_main(void *arg)
     struct verify_task *t = arg;
     uint64_t bad[GROUP_READ_MAX / 64];
 
-    if (t->inline_payload ? verify_inline(t) : verify_named(t->replay->volume, &t->extent, bad))
+    int r = t->inline_payload ? verify_inline(t) : verify_named(t->replay->volume, &t->extent, bad);
+    /* Where no drive could be asked, nothing says that the write did not arrive, so the record counts: reads
+     * answer EIO until the drive is back, and then its checksums tell. */
+    if (r && r != ERR_GROUP_DEGRADED_BELOW)
         t->batch->bad = true;
     semaphore_give(&t->replay->slots, 1);
     latch_down(&t->replay->latch);
@@ -337,8 +342,8 @@ static may_yield int apply_extent(struct volume *v, const struct log_cursor *c, 
         return r;
     if (batch_bad && !(e.flags & EXTENT_LOST)) {
         r = verify_named(v, &e, bad);
-        if (r && r != ERR_NO_GOOD_COPY)
-            memset(bad, 0xff, sizeof(bad)); /* no member of the group could be asked */
+        if (r && r != ERR_NO_GOOD_COPY && r != ERR_GROUP_DEGRADED_BELOW)
+            memset(bad, 0xff, sizeof(bad));
     }
     for (uint32_t i = 0, n; i < e.blocks; i += n) {
         n = 1;
