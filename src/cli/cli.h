@@ -152,6 +152,7 @@ int cmd_repair(struct cli *c);
 int cmd_top(struct cli *c);
 int cmd_events(struct cli *c);
 int cmd_check(struct cli *c);
+int cmd_inspect(struct cli *c);
 int cmd_version(struct cli *c);
 int cmd_completion(struct cli *c);
 int cmd_help(struct cli *c);

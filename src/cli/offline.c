@@ -190,7 +190,9 @@ int offline_run(struct offline *o, struct cli *c, const char *dir, void (*body)(
     o->notes = json_array();
     log_set_sink(no_log, NULL);
     limits_raise();
-    int r = folder_open(o, dir);
+    struct stat st;
+    bool is_drive = stat(dir, &st) == 0 && !S_ISDIR(st.st_mode);
+    int r = is_drive ? 0 : folder_open(o, dir);
     if (r == 0)
         r = reactor_life(o);
     if (o->lock_fd >= 0)

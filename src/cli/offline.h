@@ -28,9 +28,9 @@ struct offline {
     void (*body)(struct offline *o);
 };
 
-/* dir is a node's folder. Locks it, makes a reactor on the overlay with the memory of --memory, runs
- * body(o) on a fiber there, and takes everything down. Returns OFFLINE_FAILED after it said why on c->err,
- * else o->result. */
+/* dir is a node's folder, or something else: then o->dir is "". Locks the folder, makes a reactor on the
+ * overlay with the memory of --memory, runs body(o) on a fiber there, and takes everything down. Returns
+ * OFFLINE_FAILED after it said why on c->err, else o->result. */
 int offline_run(struct offline *o, struct cli *c, const char *dir, void (*body)(struct offline *o))
     MUST_CHECK;
 

@@ -466,7 +466,10 @@ static void volumes_check(struct offline *o) may_yield
 
 static void check_body(struct offline *o) may_yield
 {
-    if (offline_records_open(o) != 0 || o->creating)
+    if (o->dir[0] == '\0')
+        offline_fail(o, "Name the folder that ashlard was given with --dir.", "%s is not a folder",
+                     o->c->args[0]);
+    if (o->result != OFFLINE_CLEAN || offline_records_open(o) != 0 || o->creating)
         return;
     int r = offline_drives_open(o);
     LIST_FOREACH (&o->node.drives, it)

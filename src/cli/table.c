@@ -128,6 +128,24 @@ const struct cli_command cli_commands[] = {
      "clean,\n"
      "1 damaged, 2 could not check (a node is running, no pool there).\n",
      cmd_check},
+    {"inspect", "DIR|DRIVE", 1, 1, COMPLETE_FILE,
+     OPTIONS({"volume", "NAME", "a volume of DIR", false, COMPLETE_NOTHING},
+             {"roots", NULL, "its ring of roots", false, COMPLETE_NOTHING},
+             {"log", NULL, "its log behind the newest root", false, COMPLETE_NOTHING},
+             {"groups", NULL, "its groups and their members", false, COMPLETE_NOTHING},
+             {"tree", NULL, "its pool tree", false, COMPLETE_NOTHING},
+             {"head", NULL, "with --tree: the tree of its content instead", false, COMPLETE_NOTHING},
+             {"extents", NULL, "its extents", false, COMPLETE_NOTHING},
+             {"block", "GROUP:BLOCK", "one block of it, every copy", false, COMPLETE_NOTHING},
+             {"blocks", "DRIVE", "what lies where on a drive of DIR", false, COMPLETE_FILE},
+             {"memory", "SIZE", "to use at most (a quarter of the machine's)", false, COMPLETE_NOTHING},
+             {"drive", "PATH", "where to look for drives that moved, one or more", true, COMPLETE_FILE}),
+     "show the structures of a stopped pool; writes nothing",
+     "Of a folder: its records and drives, or the volume named. Of a drive: superblocks, slab table, "
+     "fences.\n"
+     "Shows what is on the drives: no log is replayed. Exit codes: 0 all was whole, 1 some was damaged,\n"
+     "2 could not look.\n",
+     cmd_inspect},
     {"version", "", 0, 0, COMPLETE_NOTHING, NULL, "versions of this program and of the node", NULL,
      cmd_version},
     {"completion", "SHELL", 1, 1, COMPLETE_SHELL, NULL, "print the completion for bash or zsh",
