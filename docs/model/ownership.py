@@ -55,7 +55,7 @@ WORLDS = {                  # bounds of the explorations, bounds for the mutants
     "cas": ([Bounds(3, 2, 0), Bounds(2, 2, 1)], Bounds(2, 2, 0)),
     "reboot": ([Bounds(3, 1, 1), Bounds(2, 2, 1), Bounds(2, 1, 2)], Bounds(2, 2, 2)),
     "lease": ([Bounds(3, 2, 1), Bounds(2, 2, 2)], Bounds(2, 2, 1)),
-    "host": ([Bounds(3, 2, 3), Bounds(2, 2, 4)], Bounds(3, 1, 3)),
+    "host": ([Bounds(3, 2, 3)], Bounds(3, 1, 3)),
 }
 QUICK = {
     "basic": Bounds(2, 1, 1), "queue": Bounds(2, 1, 0), "cas": Bounds(2, 1, 0), "reboot": Bounds(2, 1, 1),
