@@ -263,12 +263,23 @@ static int check_range(const struct volume *v, uint64_t object, uint64_t block, 
     return v->state;
 }
 
-/* Leases before anything is shown (invariant 4). */
+/* Leases before anything is shown (invariant 4). A drive that cannot renew its own is recorded as stale
+ * first: then the others' leases are enough, and the client sees nothing of it. */
+#define LEASE_TRIES 8u
 static may_yield int read_allowed(struct volume *v)
 {
-    if (PREDICT_TRUE(group_set_leases_alive(v->groups)))
-        return 0;
-    return group_set_leases_renew(v->groups);
+    int r = 0;
+
+    for (uint32_t i = 0; i < LEASE_TRIES && !v->state; i++) {
+        if (PREDICT_TRUE(group_set_leases_alive(v->groups)))
+            return 0;
+        r = group_set_leases_renew(v->groups);
+        if (r != ERR_DRIVE_GONE && r != ERR_TIMEOUT)
+            return r;
+        if (r == ERR_DRIVE_GONE && membership_settle(v))
+            break;
+    }
+    return v->state ? v->state : r;
 }
 
 int volume_read(struct volume *v, uint64_t object, uint64_t block, uint32_t blocks, struct page_vec *ret)
