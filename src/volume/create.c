@@ -106,7 +106,7 @@ static may_yield int first_root(struct volume *v, uint64_t size_bytes)
     v->space.next_group = v->record.system_runs;
     tree_init(&v->pool, &v->pool_store, v->env.cache, v->cache_tag, v->record.id, 0, NULL, v->txg);
     tree_init(&v->head, &v->head_store, v->env.cache, v->cache_tag, v->record.id, HEAD_LIVE, NULL, v->txg);
-    int r = log_init(v, 1, 0, 0);
+    int r = log_init(v, 1, 1, 0, 0);
     if (r)
         return r;
     v->log_started = true;
@@ -128,10 +128,12 @@ static may_yield int create_contents(const struct volume_env *env, struct volume
     if (!r)
         r = first_root(v, size_bytes);
     *rec = v->record;
+    fiber_shield(); /* a cancelled fiber does not sleep */
     v->closing = true;
     while (v->background > 0)
-        (void)fiber_sleep(NSEC_PER_MSEC);
+        (void)waitq_wait(&v->background_wait, DEADLINE_NEVER);
     volume_free(v);
+    fiber_unshield();
     return r;
 }
 

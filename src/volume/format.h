@@ -203,7 +203,10 @@ struct disk_root { /* one block; crc32c over all of it, seeded with volume id, l
     struct le32 system_runs;
     struct le32 slab_blocks;
     struct le64 flags; /* 1: closed in order, the log is empty */
-    uint8_t reserved[BLOCK_SIZE - 4 - 208];
+    struct le64
+        log_epoch; /* no batch of a lower epoch belongs to this root's log; 0: as epoch. Lower than that
+                    * in a root written in the middle of a replay: what follows is another owner's */
+    uint8_t reserved[BLOCK_SIZE - 4 - 216];
     struct le32 crc;
 };
 static_assert(sizeof(struct disk_root) == BLOCK_SIZE, "disk_root");

@@ -652,15 +652,15 @@ void log_fail(struct volume *v)
     waitq_wake_all(&l->durable_changed);
 }
 
-int log_init(struct volume *v, uint64_t next_sequence, uint64_t head, uint64_t tail)
+int log_init(struct volume *v, uint64_t next_sequence, uint64_t durable, uint64_t head, uint64_t tail)
 {
     struct log *l = &v->log;
 
     *l = (struct log){.next_sequence = next_sequence,
                       .acknowledged = next_sequence,
                       .written = next_sequence,
-                      .durable = next_sequence,
-                      .want_durable = next_sequence,
+                      .durable = durable,
+                      .want_durable = durable,
                       .head = head,
                       .tail = tail,
                       .blocks = log_ring_blocks(&v->record)};

@@ -93,7 +93,9 @@ struct log {
     uint64_t batches, records;
 };
 
-int log_init(struct volume *v, uint64_t next_sequence, uint64_t head, uint64_t tail) MUST_CHECK;
+/* durable: every batch below it is known to be on stable media. */
+int log_init(struct volume *v, uint64_t next_sequence, uint64_t durable, uint64_t head, uint64_t tail)
+    MUST_CHECK;
 /* After everything is acknowledged or failed. */
 void log_done(struct volume *v) may_yield;
 

@@ -217,7 +217,9 @@ int log_scan_run(struct volume *v, const struct disk_root *root, struct log_scan
     struct log_scan s = {.end = le64_get(root->log_block),
                          .sequence = le64_get(root->log_sequence),
                          .durable = le64_get(root->log_sequence)};
-    uint64_t epoch = le64_get(root->epoch), start = s.end;
+    uint64_t epoch = le64_get(root->log_epoch), start = s.end;
+    if (epoch == 0 || epoch > le64_get(root->epoch))
+        epoch = le64_get(root->epoch);
     int r = rd.header ? 0 : ERR_NO_MEMORY;
 
     while (!r && s.end - start < v->log.blocks) {

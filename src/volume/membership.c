@@ -67,6 +67,9 @@ static may_yield int shrink_set(struct volume *v, struct group_drive *d)
     uint32_t others = 0;
     struct group *g = v->system[0];
 
+    /* A grow that is on its way may name the drive: the record is looked at behind it. */
+    fmutex_lock(&v->record_lock);
+    fmutex_unlock(&v->record_lock);
     for (uint32_t i = 0; i < v->record.member_count; i++) {
         if (!v->record.members[i].in_sync)
             continue;

@@ -53,6 +53,8 @@ static void limits_init(struct volume *v)
     /* A sixteenth of memory for dirty nodes, an eighth for data that waits for its place. Twice that may
      * exist while a commit writes. */
     v->nodes_max = MIN(MAX(budget_pages / 16 / NODE_BLOCKS, 64u), 16384u);
+    if (v->env.dirty_nodes_max)
+        v->nodes_max = v->env.dirty_nodes_max;
     v->deferred_max = MAX(budget_pages / 8, 256u);
 }
 
@@ -206,15 +208,6 @@ void absent_make_stale(struct volume *v, uint64_t since_txg)
                 ((struct space_group *)g->volume_private)->item_dirty = true;
 }
 
-static may_yield int start_running(struct volume *v)
-{
-    v->log_started = true;
-    reactor_add_turn_hook(&v->hook);
-    if (v->stale_work)
-        membership_kick(v);
-    return 0;
-}
-
 static may_yield int open_load(struct volume *v)
 {
     struct disk_root root;
@@ -247,10 +240,8 @@ static may_yield int open_level(struct volume *v)
 {
     /* From now on groups are made: a slab may have been allocated for one that is not in the set yet. */
     uint32_t groups_end = v->space.next_group;
-    int r = start_running(v);
+    int r = v->read_only ? 0 : membership_settle(v);
 
-    if (!r && !v->read_only)
-        r = membership_settle(v);
     if (!r && !v->read_only)
         r = txg_commit(v, false);
     if (!r && !v->read_only)
@@ -276,11 +267,13 @@ int volume_open(const struct volume_env *env, struct uuid id, struct volume **re
     if (!r)
         r = open_level(v);
     if (r) {
+        fiber_shield(); /* a cancelled fiber does not sleep */
         v->closing = true;
         txg_stop(v);
         while (v->background > 0)
-            (void)fiber_sleep(NSEC_PER_MSEC);
+            (void)waitq_wait(&v->background_wait, DEADLINE_NEVER);
         volume_free(v);
+        fiber_unshield();
         return r;
     }
     v->opened = true;

@@ -433,10 +433,11 @@ static may_yield int apply_batch(struct volume *v, const struct log_found *b)
 /* Much is dirty: a commit in the middle, whose root says where replay goes on. */
 static may_yield int apply_commit(struct volume *v, const struct log_found *next)
 {
-    if (v->head.dirty_nodes <= v->nodes_max || v->inspect)
+    if (v->head.dirty_nodes <= v->nodes_max || v->inspect || v->read_only)
         return 0;
     v->replay_sequence = next->sequence;
     v->replay_block = next->position;
+    v->replay_epoch = next->epoch;
     return txg_commit(v, false);
 }
 
@@ -451,10 +452,37 @@ static void find_end(struct replay *rp)
         }
 }
 
+/* The log goes on behind what is applied. It runs before anything is applied, since a commit in the middle of
+ * replay may have to record that a drive failed. What an earlier owner had not flushed is not durable before
+ * the commit that ends opening: the mark is its own. */
+static may_yield int log_begin(struct volume *v, const struct replay *rp, const struct disk_root *root)
+{
+    uint64_t head = rp->scan.end, sequence = rp->scan.sequence;
+
+    if (rp->end < rp->scan.count) {
+        head = rp->scan.batches[rp->end].position;
+        sequence = rp->scan.batches[rp->end].sequence;
+    }
+    if (rp->scan.hole) {
+        v->read_only = true;
+        event_raise(LOG_ERROR_, "log-damaged",
+                    "volume %s: a part of the intent log that was acknowledged cannot be read; opened "
+                    "read-only as it was before it",
+                    v->record.name);
+    }
+    int r = log_init(v, sequence, MIN(rp->scan.durable, sequence), head, le64_get(root->log_block));
+    if (r)
+        return r;
+    v->log_started = true;
+    reactor_add_turn_hook(&v->hook);
+    if (v->stale_work)
+        membership_kick(v);
+    return 0;
+}
+
 int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
 {
     struct replay rp = {.volume = v};
-    uint64_t head, sequence;
 
     (void)txg_max;
     v->log.blocks = log_ring_blocks(&v->record);
@@ -472,6 +500,8 @@ int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
         r = verify_all(&rp);
     }
     find_end(&rp);
+    if (!r)
+        r = log_begin(v, &rp, root);
     v->replaying = true;
     for (size_t i = 0; !r && i < rp.end; i++) {
         r = apply_commit(v, &rp.scan.batches[i]);
@@ -479,15 +509,6 @@ int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
             r = apply_batch(v, &rp.scan.batches[i]);
     }
     v->replaying = false;
-    head = rp.end < rp.scan.count ? rp.scan.batches[rp.end].position : rp.scan.end;
-    sequence = rp.end < rp.scan.count ? rp.scan.batches[rp.end].sequence : rp.scan.sequence;
-    if (!r && rp.scan.hole) {
-        v->read_only = true;
-        event_raise(LOG_ERROR_, "log-damaged",
-                    "volume %s: a part of the intent log that was acknowledged cannot be read; opened "
-                    "read-only as it was before it",
-                    v->record.name);
-    }
     log_scan_done(&rp.scan);
-    return r ? r : log_init(v, sequence, head, le64_get(root->log_block));
+    return r;
 }

@@ -26,7 +26,7 @@ int root_check(const struct disk_root *r, struct uuid volume)
 }
 
 int root_write(struct volume *v, uint64_t txg, const struct disk_node_pointer *pool, uint64_t log_sequence,
-               uint64_t log_block, uint64_t log_oldest, bool clean)
+               uint64_t log_block, uint64_t log_oldest, uint64_t log_epoch, bool clean)
 {
     struct page *page;
     int r = page_alloc_wait(1, DEADLINE_NEVER, &page);
@@ -48,6 +48,7 @@ int root_write(struct volume *v, uint64_t txg, const struct disk_node_pointer *p
                                .losses = le64_make(v->losses),
                                .system_runs = le32_make(v->record.system_runs),
                                .slab_blocks = le32_make(v->record.slab_blocks),
+                               .log_epoch = le64_make(log_epoch),
                                .flags = le64_make(clean ? ROOT_CLEAN : 0)};
     root_seal(root);
     struct iovec iov = {.iov_base = page->data, .iov_len = BLOCK_SIZE};

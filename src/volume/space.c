@@ -134,8 +134,11 @@ int space_activate(struct volume *v, struct space_group *sg)
 
     if (sg->active)
         return 0;
-    while (sg->loading)
-        (void)waitq_wait(&s->changed, DEADLINE_NEVER);
+    while (sg->loading) { /* a cancelled fiber would not wait */
+        r = waitq_wait(&s->changed, DEADLINE_NEVER);
+        if (r)
+            return r;
+    }
     if (sg->active)
         return 0;
     sg->loading = true;

@@ -179,8 +179,9 @@ void space_commit_done(struct volume *v, uint64_t txg)
     struct space *s = &v->space;
     struct run_list *frees = &s->frees[(txg - 1) % SPACE_TXGS];
 
-    /* Readers that began before may still read what was freed (S1). */
-    for (uint64_t t = txg >= READER_SLOTS ? txg - READER_SLOTS + 2 : 0; t < txg; t++)
+    /* Readers that began before may still read what was freed (S1): also those of txg itself, since the
+     * commit of txg - 1 freed nodes of the pool tree while txg was open. */
+    for (uint64_t t = txg >= READER_SLOTS ? txg - READER_SLOTS + 2 : 0; t <= txg; t++)
         while (v->readers[t % READER_SLOTS] > 0)
             (void)waitq_wait(&v->readers_wait, DEADLINE_NEVER);
     s->version++;
@@ -192,7 +193,8 @@ void space_commit_done(struct volume *v, uint64_t txg)
     s->create_error_ns = 0;
     waitq_wake_all(&s->changed);
     space_destroy_retired(v, txg);
-    space_retire(v, v->txg);
+    if (!v->replaying) /* the rest of the log may name what looks free now */
+        space_retire(v, v->txg);
     if (s->frees[txg % SPACE_TXGS].count > 0)
         txg_dirty(v);
 }

@@ -254,7 +254,9 @@ static may_yield void commit_close(struct volume *v, struct commit *c)
         (void)waitq_wait(&v->quiesce_wait, DEADLINE_NEVER);
     fiber_unshield();
     c->txg = v->txg;
-    c->log_sequence = v->replaying ? v->replay_sequence : log_cut(v);
+    c->log_sequence = log_cut(v);
+    if (v->replaying)
+        c->log_sequence = v->replay_sequence;
     tree_close_txg(&v->head, c->txg + 1, &c->head_writes);
     c->head_root = v->head.root;
     c->size_bytes = v->size_bytes;
@@ -265,8 +267,7 @@ static may_yield void commit_close(struct volume *v, struct commit *c)
     v->named_blocks = 0;
     v->closing_txg = false;
     waitq_wake_all(&v->hold_wait);
-    if (!v->replaying)
-        log_send(v);
+    log_send(v);
 }
 
 static may_yield int commit_flush(struct volume *v)
@@ -307,7 +308,8 @@ static may_yield int commit_write(struct volume *v, struct commit *c, bool clean
     if (!r)
         r = commit_flush(v);
     if (!r)
-        r = root_write(v, c->txg, &v->pool.root, c->log_sequence, c->log_block, v->root_log_block, clean);
+        r = root_write(v, c->txg, &v->pool.root, c->log_sequence, c->log_block, v->root_log_block,
+                       v->replaying ? v->replay_epoch : v->record.epoch, clean);
     if (!r && !v->replaying)
         log_durable(v, durable);
     return r;

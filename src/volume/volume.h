@@ -19,6 +19,7 @@ struct volume_env { /* what a volume stands on; borrowed for its life */
     struct drive_set *drives; /* this reactor's */
     struct cache *cache;      /* this reactor's */
     struct uuid node;         /* this node's id: the owner */
+    uint32_t dirty_nodes_max; /* tree nodes that may wait for a commit; 0: a share of the reactor's memory */
 
     /* For offline tools; zero else. */
     bool no_repair; /* repair does not start by itself */

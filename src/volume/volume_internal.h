@@ -74,7 +74,7 @@ struct volume {
     uint64_t dirty_since_ns;
     uint64_t root_log_sequence, root_log_block; /* of the newest durable root */
     bool replaying;                             /* commits take these instead of cutting the log */
-    uint64_t replay_sequence, replay_block;
+    uint64_t replay_sequence, replay_block, replay_epoch;
     uint64_t named_blocks; /* data written since the last commit began: bounds replay */
     uint64_t nodes_max;    /* dirty nodes before writers wait for a commit */
     uint64_t deferred_max; /* pages */
@@ -131,7 +131,7 @@ void deferred_add(struct volume *v, uint32_t space, uint64_t block, struct page 
 
 /* ---- root.c ---- */
 int root_write(struct volume *v, uint64_t txg, const struct disk_node_pointer *pool, uint64_t log_sequence,
-               uint64_t log_block, uint64_t log_oldest, bool clean) MUST_CHECK may_yield;
+               uint64_t log_block, uint64_t log_oldest, uint64_t log_epoch, bool clean) MUST_CHECK may_yield;
 /* 0 or ERR_VOLUME_CORRUPT; untrusted input. */
 int root_check(const struct disk_root *r, struct uuid volume) MUST_CHECK;
 void root_seal(struct disk_root *r);

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold when opening a volume is itself interrupted. */
+#include "volume_test.h"
+
+#include "volume/verify.h"
+
+#define BLOCKS 1024u
+
+struct world {
+    struct pool pool;
+    struct volume *v;
+    struct uuid id;
+    uint32_t model[BLOCKS];
+    uint64_t rng;
+};
+
+/* Stops as a killed process does: what the kernel has stays, nothing else is written. */
+static may_yield void crash(struct world *w)
+{
+    volume_fail(w->v, ERR_SHORT_IO, "the test");
+    CHECK(volume_close(w->v) != 0);
+    w->v = NULL;
+}
+
+static may_yield bool write_blocks(struct world *w, uint32_t count)
+{
+    bool good = true;
+
+    for (uint32_t i = 0; good && i < count; i++) {
+        w->rng = hash_mix64(w->rng + 1);
+        uint32_t block = (uint32_t)(w->rng >> 8) % BLOCKS;
+        uint32_t generation = (uint32_t)(w->rng >> 20) | 1;
+        good = CHECK_EQ(test_write(w->v, block, 1, generation, w->rng & 1 ? VOLUME_WRITE_FUA : 0), 0);
+        w->model[block] = generation;
+    }
+    return good;
+}
+
+static may_yield bool all_right(struct world *w)
+{
+    bool good = true;
+
+    for (uint32_t i = 0; good && i < BLOCKS; i++)
+        good = CHECK(test_holds(w->v, i, 1, w->model[i]));
+    return good;
+}
+
+/* A tree of several leaves, then a log of `count` batches that no root has. */
+static may_yield bool make_log(struct world *w, const char *protection, uint32_t count)
+{
+    pool_open(&w->pool);
+    w->id = pool_volume(&w->pool, protection, BLOCKS * BLOCK_SIZE);
+    if (!CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0) || !write_blocks(w, 700) ||
+        !CHECK_EQ(volume_commit(w->v), 0) || !write_blocks(w, count))
+        return false;
+    crash(w);
+    return true;
+}
+
+static may_yield void pool_again(struct world *w)
+{
+    pool_close(&w->pool);
+    pool_open(&w->pool);
+}
+
+/* Replay commits after each batch; each time it gets a little further before the drives fail. */
+static may_yield void interrupted(void *arg)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    int r = ERR_SHORT_IO;
+
+    bool good = make_log(w, arg, 40);
+    for (uint32_t after = 1; good && r && after < 50000; after += after / 2 + 5) {
+        pool_again(w);
+        w->pool.env.dirty_nodes_max = 1;
+        faults.fail_op = FILE_WRITE;
+        faults.fail_after = after;
+        faults.fail = ERR_SHORT_IO;
+        r = volume_open(&w->pool.env, w->id, &w->v);
+        faults.fail = 0;
+        if (!r)
+            crash(w);
+    }
+    pool_again(w); /* all drives are back */
+    if (good && CHECK_EQ(r, 0) && CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0)) {
+        if (all_right(w)) {
+            struct volume_verify verify = {0};
+            CHECK_EQ(volume_verify(w->v, &verify), 0);
+            CHECK_EQ(verify.problems, 0);
+        }
+        CHECK_EQ(volume_close(w->v), 0);
+    }
+    pool_close(&w->pool);
+    free(w);
+}
+
+static void a_replay_that_was_interrupted_after_a_commit_loses_nothing(void **state)
+{
+    (void)state;
+    drive_test_run(interrupted, "mirror:2");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_replay_that_was_interrupted_after_a_commit_loses_nothing,
+                                        drive_test_setup, drive_test_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
