@@ -39,6 +39,7 @@
 #define ADMIT_POLL    (500 * NSEC_PER_MSEC)
 #define PAGES_TIMEOUT (60 * NSEC_PER_SEC)
 #define PAGES_RETRY   (5 * NSEC_PER_MSEC)
+#define START_TIMEOUT (5 * NSEC_PER_SEC)
 
 static_assert(SEND_IOV >= NBD_MESSAGE_IOV, "each message fits into one vector");
 
@@ -523,14 +524,20 @@ void nbd_connection_drain(struct nbd_connection *c)
 }
 
 MUST_CHECK static int connection_new(struct nbd_shard *shard, const void *leftover, size_t leftover_len,
-                                     struct nbd_connection **ret)
+                                     struct nbd_connection **ret) may_yield
 {
     struct nbd_connection *c = calloc(1, sizeof(*c));
     if (c == NULL)
         return ERR_NO_MEMORY;
     c->buffer_pages = leftover_len > NBD_BUFFER_PAGES * BLOCK_SIZE ? NBD_BUFFER_PAGES_BIG : NBD_BUFFER_PAGES;
     assert(leftover_len <= c->buffer_pages * BLOCK_SIZE);
+    uint64_t until = reactor_now_ns() + START_TIMEOUT;
     int err = page_alloc(c->buffer_pages, &c->buffer);
+    while (err == ERR_NO_MEMORY && reactor_now_ns() < until) {
+        err = fiber_sleep(PAGES_RETRY); /* the client was told that it may begin */
+        if (err == 0)
+            err = page_alloc(c->buffer_pages, &c->buffer);
+    }
     if (err != 0) {
         free(c);
         return err;
