@@ -44,6 +44,8 @@ int offline_fail(struct offline *o, const char *hint, const char *fmt, ...)
 }
 
 static void found(json_t *list, const char *about, const char *name, const char *fmt, va_list ap)
+    PRINTF_LIKE(4, 0);
+static void found(json_t *list, const char *about, const char *name, const char *fmt, va_list ap)
 {
     char text[1024];
     vsnprintf(text, sizeof(text), fmt, ap);
