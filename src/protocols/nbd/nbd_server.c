@@ -21,6 +21,7 @@
 
 #define REACTOR_BYTES_MIN (40 * MIB)
 #define ACCEPT_PAUSE      (20 * NSEC_PER_MSEC)
+#define WARN_PAUSE        (10 * NSEC_PER_SEC)
 
 #define DEFAULT(field, value)   \
     do {                        \
@@ -68,9 +69,13 @@ static void listener_run(void *arg) may_yield
         int err = listener_accept(l->listener, &stream);
         if (err == ERR_CLOSED || err == ERR_CANCELLED)
             return;
+        if (err == ERR_SYS(ECONNABORTED))
+            continue; /* the client was gone again before its turn came */
         if (err != 0) {
             /* Out of descriptors or memory: whoever waits longest for nothing makes room. */
-            LOG_WARNING("nbd: %s: cannot accept: %s", listener_address(l->listener), error_text(err));
+            if (reactor_now_ns() - l->warned_ns > WARN_PAUSE || l->warned_ns == 0)
+                LOG_WARNING("nbd: %s: cannot accept: %s", listener_address(l->listener), error_text(err));
+            l->warned_ns = reactor_now_ns();
             nbd_greeter_evict_oldest(l->server);
             if (fiber_sleep(ACCEPT_PAUSE) != 0)
                 return;

@@ -12,6 +12,7 @@ struct nbd_listener {
     struct fiber *fiber;
     enum nbd_tls_mode tls;
     struct tls_context *tls_context;
+    uint64_t warned_ns; /* the last failure to accept; 0: none */
 };
 
 /* ---- nbd_server.c ---- */
