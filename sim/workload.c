@@ -264,10 +264,10 @@ static void make_room(struct seed *s)
         if (s->failed || do_write(s, draw_place(s, 1), 1, false) == 0)
             return;
     }
-    /* With a drive away and none to spare, or little room on the others, no new group finds its places. */
-    bool may_lose = s->w.copies > 1 && s->w.victims > 0;
-    bool spare_drives = !may_lose || (s->w.spare_slabs == 0 && s->w.drives >= s->w.copies + s->w.victims);
-    if (!s->failed && !s->stop && spare_drives)
+    /* In a pool that has hardly room for the groups that a volume needs at least, a lost drive's slabs are
+     * missing: repair takes what the client gives back. */
+    bool tight = s->w.spare_slabs != 0 && s->w.copies > 1 && s->w.victims > 0;
+    if (!s->failed && !s->stop && !tight)
         full_fail(s);
 }
 

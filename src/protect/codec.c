@@ -93,6 +93,8 @@ static int decode_member(const struct group_item_member *item, struct group_memb
         item->role != GROUP_ITEM_ROLE_DATA || item->flags[0] != 0 || item->flags[1] != 0 ||
         !all_zero(item->reserved, sizeof(item->reserved)))
         return ERR_VOLUME_CORRUPT;
+    if (item->state != GROUP_ITEM_STALE && le32_get(item->slab) == GROUP_SLAB_NONE)
+        return ERR_VOLUME_CORRUPT;
     if (item->state == GROUP_ITEM_CURRENT && since != 0)
         return ERR_VOLUME_CORRUPT;
     *ret = (struct group_member){.slab = le32_get(item->slab),

@@ -426,6 +426,7 @@ void group_member_assign(struct group_entry *e, uint32_t member, const struct gr
     assert(member < e->group.member_count);
     assert(now->drive != NULL);
     assert((now->state == MEMBER_CURRENT) <= (now->stale_since_txg == 0));
+    assert((now->slab == GROUP_SLAB_NONE) <= (now->state == MEMBER_STALE));
     member_count_in(e, &e->group.members[member], UINT32_MAX);
     e->group.members[member] = *now;
     member_count_in(e, &e->group.members[member], 1);

@@ -20,8 +20,9 @@
 #include "cluster/record.h"
 #include "drive/local.h"
 
-#define GROUP_MEMBERS_MAX 20u  /* parity:16+4 */
-#define GROUP_READ_MAX    256u /* blocks in one verified read; 1 MiB */
+#define GROUP_MEMBERS_MAX 20u        /* parity:16+4 */
+#define GROUP_READ_MAX    256u       /* blocks in one verified read; 1 MiB */
+#define GROUP_SLAB_NONE   UINT32_MAX /* of a stale member that has no slab (yet) */
 
 /* What a group is for. System groups (ids 0 .. system_runs-1) hold root ring and intent log and nothing else;
  * their membership is the volume record's in-sync set. */
@@ -32,7 +33,7 @@ struct group_drive; /* a drive as this volume sees it: session, unflushed writes
 
 struct group_member {
     struct group_drive *drive; /* never NULL; it may be absent */
-    uint32_t slab;
+    uint32_t slab;             /* GROUP_SLAB_NONE: of a stale member only */
     enum member_state state;
     uint64_t stale_since_txg; /* first txg that it may lack; MEMBER_STALE and MEMBER_FILLING only */
     uint64_t incarnation;     /* of the drive when the member was made or last levelled; 0: not known */
@@ -104,9 +105,11 @@ int group_set_leases_renew(struct group_set *s) MUST_CHECK may_yield;
 
 /* Picks drives (distinct, most free slabs first; usable ones only; all system groups of a volume get the same
  * drives in the same order) and allocates a slab on each. Idempotent by id: after a crash the same id finds
- * its slabs again, and a group that is known already is returned. ERR_NOT_ENOUGH_DRIVES (fewer drives than
- * copies exist), ERR_DRIVE_NO_SPACE (they are full), ERR_EXISTS (known, but of another kind),
- * ERR_BAD_PROTECTION, ERR_DRIVE_FENCED. */
+ * its slabs again, and a group that is known already is returned. While drives are missing that other groups
+ * have members on, a tree or data group may come with fewer current members than copies, at least one: the
+ * others are stale on missing drives, without a slab. Only if the usable drives have no room for all copies.
+ * ERR_NOT_ENOUGH_DRIVES (fewer drives than copies exist), ERR_DRIVE_NO_SPACE (they are full), ERR_EXISTS
+ * (known, but of another kind), ERR_BAD_PROTECTION, ERR_DRIVE_FENCED. */
 int group_create(struct group_set *s, uint32_t id, enum group_purpose purpose, struct protection p,
                  uint32_t copies, struct group **ret) MUST_CHECK may_yield;
 /* A group as the volume knows it from its pool tree or record; members' drives are opened as needed; absent
@@ -214,14 +217,14 @@ int group_scrub(struct group *g, uint32_t block, uint32_t blocks, enum verify v,
 int group_copy_to_member(struct group *g, uint32_t member, uint32_t block, uint32_t blocks, enum verify v,
                          const uint32_t *sums) MUST_CHECK may_yield;
 /* stale -> filling on the same slab. ERR_DRIVE_GONE (not usable), ERR_VOLUME_BUSY (writes from before it was
- * stale are still under way), ERR_INVALID (it is current). */
+ * stale are still under way), ERR_INVALID (it is current, or has no slab). */
 int group_member_fill(struct group *g, uint32_t member) MUST_CHECK;
 /* filling -> stale: the copying has ended before it was complete, and begins anew some time. */
 void group_member_give_up(struct group *g, uint32_t member);
-/* stale -> filling on a slab of another drive (not one of the group's), which lacks everything
- * (stale_since_txg 0). The old slab stays taken until group_set_reap, so that a crash before the change is
- * committed finds what the old description names. Idempotent after a crash. ERR_NOT_ENOUGH_DRIVES,
- * ERR_DRIVE_NO_SPACE, ERR_INVALID (not stale). */
+/* stale -> filling on a slab of another drive (not one of the group's; but its own, if it has no slab there),
+ * which lacks everything (stale_since_txg 0). The old slab stays taken until group_set_reap, so that a crash
+ * before the change is committed finds what the old description names. Idempotent after a crash.
+ * ERR_NOT_ENOUGH_DRIVES, ERR_DRIVE_NO_SPACE, ERR_INVALID (not stale). */
 int group_member_replace(struct group_set *s, struct group *g, uint32_t member) MUST_CHECK may_yield;
 /* Gives back the slabs that replaced members left on drives that are here. Call it after a commit that holds
  * the replacements. ERR_DRIVE_FENCED; what else cannot be freed, the owner finds at its next open. */

@@ -32,6 +32,7 @@ struct group_drive {
 
     uint32_t in_flight; /* requests of this layer under way in the session */
     struct waitq idle;  /* woken when in_flight falls to zero */
+    uint32_t placing;   /* slabs that are being allocated here */
 
     uint32_t live;           /* members of all groups on this drive that are not stale */
     uint32_t system_current; /* current members of system groups */
@@ -95,6 +96,7 @@ struct group_set {
     struct timer deferred_timer;
 
     struct list retired; /* struct retired_slab */
+    uint32_t creating;   /* calls of group_create under way */
     struct report lost;
 };
 

@@ -8,6 +8,11 @@
  * All system groups of a volume have their members on the same drives in the same order, since the volume's
  * record names one drive a member for all of them.
  *
+ * While drives are missing, a data or tree group may come into being with fewer copies than it should have: a
+ * mirror is there so that writing goes on. The members that are missing are stale, on a drive that is
+ * missing, and without a slab (GROUP_SLAB_NONE) until repair finds them a place, there or elsewhere. Fewer
+ * copies are made only when the drives that are here have no room for all.
+ *
  * A crash between a slab's allocation and the record of its group leaves a slab that the drive's table gives
  * to (volume, group, member). The same group id finds it again: it may hold data that a log record names.
  */
@@ -146,7 +151,10 @@ static bool candidate_better(const struct candidate *a, const struct candidate *
 {
     if (b == NULL)
         return true;
-    return a->slabs_free != b->slabs_free ? a->slabs_free > b->slabs_free : a->tie < b->tie;
+    /* What others are asking for at this moment is as good as gone. */
+    int64_t free_a = (int64_t)a->slabs_free - a->drive->placing;
+    int64_t free_b = (int64_t)b->slabs_free - b->drive->placing;
+    return free_a != free_b ? free_a > free_b : a->tie < b->tie;
 }
 
 static struct candidate *placement_pick(struct placement *p, uint32_t member)
@@ -166,48 +174,123 @@ static struct candidate *placement_pick(struct placement *p, uint32_t member)
 }
 
 struct placed {
+    struct candidate *candidate; /* where a slab is asked for; NULL: nowhere (yet) */
     struct group_member member;
+    struct placement *placement;
+    struct fiber *fiber;
+    uint32_t index;
+    int result; /* 0 when member.slab is ours */
+    bool done;
     bool fresh; /* allocated by this call: may be given back on failure */
 };
 
-/* A slab for one member. only: on this drive or nowhere. Drives that fail are passed over. */
-static may_yield int placement_take(struct placement *p, uint32_t member, struct group_drive *only,
-                                    struct placed *ret)
+static may_yield void placed_alloc(void *arg)
 {
-    bool full = false;
-    for (;;) {
-        struct candidate *c = only != NULL ? placement_find(p, only) : placement_pick(p, member);
-        if (c == NULL)
-            break;
-        c->taken = true;
-        struct group_drive *d = c->drive;
-        int err = group_drive_open(p->set, d->id, &d);
-        uint32_t slab = 0;
-        if (err == 0) {
-            d->in_flight++;
-            err = drive_slab_alloc(d->session, p->group, member, &slab);
-            if (--d->in_flight == 0)
-                waitq_wake_all(&d->idle);
-        }
-        if (err == 0) {
-            *ret = (struct placed){
-                .member = {.drive = d, .slab = slab, .incarnation = group_drive_incarnation(d)},
-                .fresh = !leftover_has(d, p->group, member)};
-            return 0;
-        }
-        if (err == ERR_DRIVE_FENCED || err == ERR_CANCELLED || err == ERR_NO_MEMORY)
-            return err;
-        full |= err == ERR_DRIVE_NO_SPACE;
-        if (err == ERR_DRIVE_GONE && d->session != NULL)
-            group_drive_fail(d);
+    struct placed *m = arg;
+    struct group_drive *d = m->candidate->drive;
+    uint32_t slab = 0;
+    int err = group_drive_open(m->placement->set, d->id, &d);
+    if (err == 0) {
+        d->in_flight++;
+        err = drive_slab_alloc(d->session, m->placement->group, m->index, &slab);
+        if (--d->in_flight == 0)
+            waitq_wake_all(&d->idle);
     }
-    for (uint32_t i = 0; only == NULL && i < p->count; i++)
-        full |= !p->candidates[i].taken; /* drives enough, but no slab on them */
+    m->candidate->drive->placing--;
+    m->result = err;
+    if (err == 0) {
+        m->done = true;
+        m->member =
+            (struct group_member){.drive = d, .slab = slab, .incarnation = group_drive_incarnation(d)};
+        m->fresh = !leftover_has(d, m->placement->group, m->index);
+    } else if (err == ERR_DRIVE_GONE && d->session != NULL) {
+        group_drive_fail(d);
+    }
+}
+
+static void placed_choose(struct placed *m, struct candidate *c)
+{
+    m->candidate = c;
+    if (c != NULL) {
+        c->taken = true;
+        c->drive->placing++;
+    }
+}
+
+/* Asks for all slabs that were chosen, at once: each takes writes to its drive's tables. Where there is no
+ * fiber to be had, one after the other. */
+static may_yield void placed_alloc_all(struct placed *placed, uint32_t count)
+{
+    struct placed *own = NULL;
+    for (uint32_t m = 0; m < count; m++) {
+        placed[m].fiber = NULL;
+        if (placed[m].done || placed[m].candidate == NULL)
+            continue;
+        if (own != NULL && fiber_spawn_joinable("make-slab", placed_alloc, &placed[m], &placed[m].fiber) == 0)
+            continue;
+        if (own != NULL)
+            placed_alloc(own);
+        own = &placed[m];
+    }
+    if (own != NULL)
+        placed_alloc(own);
+    for (uint32_t m = 0; m < count; m++) {
+        if (placed[m].fiber == NULL)
+            continue;
+        if (own != NULL && own->result == ERR_CANCELLED)
+            fiber_cancel(placed[m].fiber);
+        fiber_join(placed[m].fiber);
+    }
+}
+
+/* Errors that are not about one drive. */
+static bool placing_ends(int err)
+{
+    return err == ERR_DRIVE_FENCED || err == ERR_CANCELLED || err == ERR_NO_MEMORY;
+}
+
+/* Slabs for all members that have none yet. only[m] (only may be NULL): on this drive or nowhere. Drives that
+ * fail are passed over. ERR_DRIVE_NO_SPACE, ERR_NOT_ENOUGH_DRIVES: for some of them there was none. */
+static may_yield int placement_take(struct placement *p, struct placed *placed, uint32_t count,
+                                    struct group_drive *const *only)
+{
+    bool full = false, any;
+    do {
+        any = false;
+        for (uint32_t m = 0; m < count; m++) {
+            if (placed[m].done)
+                continue;
+            bool bound = only != NULL && only[m] != NULL;
+            placed_choose(&placed[m],
+                          bound ? placement_find(p, only[m]) : placement_pick(p, placed[m].index));
+            any |= placed[m].candidate != NULL;
+        }
+        placed_alloc_all(placed, count);
+        for (uint32_t m = 0; m < count; m++) {
+            if (placed[m].done || placed[m].candidate == NULL)
+                continue;
+            if (placing_ends(placed[m].result))
+                return placed[m].result;
+            full |= placed[m].result == ERR_DRIVE_NO_SPACE;
+        }
+    } while (any);
+    bool all = true;
+    for (uint32_t m = 0; m < count; m++) {
+        all &= placed[m].done;
+        if (placed[m].done || (only != NULL && only[m] != NULL))
+            continue;
+        for (uint32_t i = 0; i < p->count; i++)
+            full |= !p->candidates[i].taken; /* drives enough, but no slab on them */
+    }
+    if (all)
+        return 0;
     return full ? ERR_DRIVE_NO_SPACE : ERR_NOT_ENOUGH_DRIVES;
 }
 
 static may_yield int slab_give_back(struct group_drive *d, uint32_t slab)
 {
+    if (slab == GROUP_SLAB_NONE)
+        return 0;
     if (!group_drive_usable(d))
         return ERR_DRIVE_GONE;
     d->in_flight++;
@@ -228,21 +311,92 @@ static const struct group *set_first_system(const struct group_set *s)
     return NULL;
 }
 
-/* Fills e->group.members; placed[] tells which slabs to give back if something fails later. */
-static may_yield int create_members(struct placement *p, struct group_entry *e, struct placed *placed,
-                                    uint32_t *ret_placed)
+/* ---- With fewer members than it should have ---- */
+
+static bool placed_on(const struct placed *placed, uint32_t count, const struct group_drive *d)
 {
-    const struct group *model = e->group.purpose == GROUP_SYSTEM ? set_first_system(p->set) : NULL;
-    *ret_placed = 0;
-    for (uint32_t m = 0; m < e->group.member_count; m++) {
-        bool bound = model != NULL && m < model->member_count;
-        int err = placement_take(p, m, bound ? model->members[m].drive : NULL, &placed[m]);
-        if (err != 0)
-            return err;
-        e->group.members[m] = placed[m].member;
-        *ret_placed = m + 1;
+    for (uint32_t m = 0; m < count; m++) {
+        if (placed[m].done && placed[m].member.drive == d)
+            return true;
     }
-    return 0;
+    return false;
+}
+
+/* A drive that the volume misses: a member of some group is on it, and it is not here. */
+static struct group_drive *missing_drive(const struct group_set *s, const struct placed *placed,
+                                         uint32_t count)
+{
+    for (uint32_t i = 0; i < s->entry_count; i++) {
+        const struct group *g = &s->entries[i]->group;
+        for (uint32_t m = 0; m < g->member_count; m++) {
+            struct group_drive *d = g->members[m].drive;
+            const struct drive *here = drive_set_find(s->o.drives, d->id);
+            bool usable = d->session != NULL
+                              ? group_drive_usable(d)
+                              : !d->failed && here != NULL && drive_get_state(here) == DRIVE_OK;
+            if (!usable && !placed_on(placed, count, d))
+                return d;
+        }
+    }
+    return NULL;
+}
+
+/* The members that found no place become stale ones without a slab on drives that the volume misses, so that
+ * writing goes on with the copies that are left; repair gives them a place. Not for system groups, whose
+ * members the record names. False: there is no such drive, or nothing is left. */
+static bool members_degrade(const struct group_set *s, struct placed *placed, uint32_t count)
+{
+    bool any = false;
+    for (uint32_t m = 0; m < count; m++)
+        any |= placed[m].done;
+    for (uint32_t m = 0; any && m < count; m++) {
+        if (placed[m].done)
+            continue;
+        struct group_drive *d = missing_drive(s, placed, count);
+        if (d == NULL)
+            return false;
+        placed[m].member = (struct group_member){.drive = d, .slab = GROUP_SLAB_NONE, .state = MEMBER_STALE};
+        placed[m].done = true;
+    }
+    return any;
+}
+
+/* ---- Creation ---- */
+
+static may_yield int create_members(struct placement *p, struct group_entry *e, struct placed *placed)
+{
+    struct group_set *s = p->set;
+    struct group *g = &e->group;
+    const struct group *model = g->purpose == GROUP_SYSTEM ? set_first_system(s) : NULL;
+    struct group_drive *only[GROUP_MEMBERS_MAX] = {NULL};
+    for (uint32_t m = 0; m < g->member_count; m++) {
+        placed[m] = (struct placed){.placement = p, .index = m, .member.slab = GROUP_SLAB_NONE};
+        if (model != NULL && m < model->member_count)
+            only[m] = model->members[m].drive;
+    }
+    bool enough = p->count >= g->member_count;
+    if (!enough && (g->purpose == GROUP_SYSTEM || missing_drive(s, placed, 0) == NULL))
+        return ERR_NOT_ENOUGH_DRIVES;
+    int err = placement_take(p, placed, g->member_count, only);
+    /* What somebody else takes at this moment he may give back: alone we would perhaps find room. */
+    bool full = err == ERR_DRIVE_NO_SPACE && (!enough || s->creating == 1);
+    if ((full || err == ERR_NOT_ENOUGH_DRIVES) && g->purpose != GROUP_SYSTEM &&
+        members_degrade(s, placed, g->member_count))
+        err = 0;
+    for (uint32_t m = 0; err == 0 && m < g->member_count; m++)
+        g->members[m] = placed[m].member;
+    return err;
+}
+
+static may_yield void members_give_back(const struct group *g, const struct placed *placed)
+{
+    fiber_shield();
+    for (uint32_t m = 0; m < g->member_count; m++) {
+        /* What cannot be given back now, the owner finds among its unknown slabs at the next open. */
+        if (placed[m].fresh && slab_give_back(placed[m].member.drive, placed[m].member.slab) != 0)
+            ring_event("protect: slab left", g->id, m);
+    }
+    fiber_unshield();
 }
 
 int group_create(struct group_set *s, uint32_t id, enum group_purpose purpose, struct protection protection,
@@ -261,32 +415,25 @@ int group_create(struct group_set *s, uint32_t id, enum group_purpose purpose, s
     struct group_entry *e = calloc(1, sizeof(*e));
     struct placed *placed = calloc(copies, sizeof(*placed));
     struct placement p = {.set = s};
-    uint32_t placed_count = 0;
+    s->creating++;
     int err = e == NULL || placed == NULL ? ERR_NO_MEMORY : placement_init(&p, s, id);
-    if (err == 0 && p.count < copies)
-        err = ERR_NOT_ENOUGH_DRIVES;
     if (err == 0) {
         e->group = (struct group){.id = id,
                                   .purpose = purpose,
                                   .kind = copies > 1 ? PROTECT_MIRROR : protection.kind,
                                   .blocks = s->o.slab_blocks,
                                   .member_count = copies};
-        err = create_members(&p, e, placed, &placed_count);
+        err = create_members(&p, e, placed);
+        if (err == 0)
+            err = group_set_insert(s, e);
+        if (err != 0)
+            members_give_back(&e->group, placed);
     }
+    s->creating--;
     if (err == 0)
-        err = group_set_insert(s, e);
-    if (err == 0) {
         *ret = &e->group;
-    } else {
-        fiber_shield();
-        for (uint32_t m = 0; m < placed_count; m++) {
-            /* What cannot be given back now, the owner finds among its unknown slabs at the next open. */
-            if (placed[m].fresh && slab_give_back(placed[m].member.drive, placed[m].member.slab) != 0)
-                ring_event("protect: slab left", id, m);
-        }
-        fiber_unshield();
+    else
         free(e);
-    }
     free(placed);
     free(p.candidates);
     return err;
@@ -381,16 +528,22 @@ static may_yield int replace_place(struct group_set *s, const struct group *g, u
     int err = placement_init(&p, s, g->id);
     if (err != 0)
         return err;
-    for (uint32_t m = 0; m < g->member_count; m++) {
-        struct candidate *c = placement_find(&p, g->members[m].drive);
-        if (c != NULL)
-            c->taken = true;
-    }
     struct group_drive *only = g->purpose == GROUP_SYSTEM ? system_replacement(s, g, member) : NULL;
     bool any = false;
+    for (uint32_t m = 0; m < g->member_count; m++) {
+        struct candidate *c = placement_find(&p, g->members[m].drive);
+        if (c == NULL)
+            continue;
+        /* A member without a slab may get one where it belongs. */
+        if (m != member || g->members[m].slab != GROUP_SLAB_NONE)
+            c->taken = true;
+        else if (g->purpose == GROUP_SYSTEM && only == NULL)
+            only = c->drive; /* other runs may have theirs there */
+    }
     for (uint32_t i = 0; i < p.count; i++)
         any |= !p.candidates[i].taken;
-    err = any ? placement_take(&p, member, only, ret) : ERR_NOT_ENOUGH_DRIVES;
+    *ret = (struct placed){.placement = &p, .index = member, .member.slab = GROUP_SLAB_NONE};
+    err = any ? placement_take(&p, ret, 1, &only) : ERR_NOT_ENOUGH_DRIVES;
     free(p.candidates);
     return err;
 }
@@ -413,7 +566,8 @@ int group_member_replace(struct group_set *s, struct group *g, uint32_t member)
         return ERR_NO_MEMORY;
     struct placed placed;
     int err = replace_place(s, g, member, &placed);
-    if (err == 0 && (g->members[member].state != MEMBER_STALE || g->members[member].drive != old.drive)) {
+    const struct group_member *now = &g->members[member];
+    if (err == 0 && (now->state != MEMBER_STALE || now->drive != old.drive || now->slab != old.slab)) {
         if (placed.fresh && slab_give_back(placed.member.drive, placed.member.slab) != 0)
             ring_event("protect: slab left", g->id, member);
         err = ERR_INVALID; /* somebody else settled it meanwhile */
@@ -423,8 +577,13 @@ int group_member_replace(struct group_set *s, struct group *g, uint32_t member)
         return err;
     }
     retired_forget(s, placed.member.drive, g->id, member);
-    *retired = (struct retired_slab){.drive = old.drive, .group = g->id, .member = member, .slab = old.slab};
-    list_append(&s->retired, &retired->link);
+    if (old.slab != GROUP_SLAB_NONE) {
+        *retired =
+            (struct retired_slab){.drive = old.drive, .group = g->id, .member = member, .slab = old.slab};
+        list_append(&s->retired, &retired->link);
+    } else {
+        free(retired);
+    }
     placed.member.state = MEMBER_FILLING;
     placed.member.stale_since_txg = 0; /* it lacks everything */
     group_member_assign(e, member, &placed.member);

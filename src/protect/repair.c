@@ -265,7 +265,7 @@ int group_member_fill(struct group *g, uint32_t member)
     struct group_member now = g->members[member];
     if (now.state == MEMBER_FILLING)
         return 0;
-    if (now.state == MEMBER_CURRENT)
+    if (now.state == MEMBER_CURRENT || now.slab == GROUP_SLAB_NONE)
         return ERR_INVALID;
     if (!group_drive_usable(now.drive))
         return ERR_DRIVE_GONE;

@@ -155,7 +155,7 @@ static may_yield int adopt_system(struct volume *v, const struct found *f)
             const struct system_member *sm = &v->record.members[m];
             const struct found_slab *s = found_find(f, run, m, sm->drive_id);
             drives[m] = sm->drive_id;
-            g.members[m].slab = s ? s->slab : UINT32_MAX;
+            g.members[m].slab = s ? s->slab : GROUP_SLAB_NONE;
             g.members[m].state = sm->in_sync && s ? MEMBER_CURRENT : MEMBER_STALE;
         }
         int r = group_adopt_decoded(v->groups, &g, drives, &v->system[run]);

@@ -2,8 +2,8 @@
 /*
  * Repair: brings stale members level.
  *
- *  1. every stale member becomes filling: on its own slab if its drive is back, else on another drive. From
- * now on it gets every new write, but is not read;
+ *  1. every stale member becomes filling: on its own slab if its drive is back (a new one there, if the group
+ * was made without it), else on another drive. From now on it gets every new write, but is not read;
  *  2. a commit: what was written before that is on the drives, in blocks that do not change any more;
  *  3. everything that is at most that old is copied, verified by its checksums, from a good copy: many groups
  * at once, from and to all drives;
@@ -44,7 +44,7 @@ static may_yield bool slab_is_ours(struct volume *v, const struct group *g, uint
     uint32_t n, slab = g->members[m].slab, group = g->id;
     bool found = false;
 
-    if (!drive || drive_slab_list(drive, v->record.id, &list, &n))
+    if (!drive || slab == GROUP_SLAB_NONE || drive_slab_list(drive, v->record.id, &list, &n))
         return false;
     for (uint32_t i = 0; i < n; i++)
         found |= list[i].slab == slab && list[i].group == group && list[i].member == m;

@@ -6,6 +6,9 @@
  * which comes before every record that names it. A tree group is named by no log record: it comes into being
  * with the first root that names it; the pool tree's own group descriptions may lie in it, which is why
  * opening starts from the drives' slab tables. Slabs that neither knows are freed after opening.
+ *
+ * While drives are missing a group may come with fewer copies than the volume wants (protect/place.c); its
+ * missing members are stale, and repair treats them as any other.
  */
 #include "runtime/log.h"
 #include "volume/volume_internal.h"
@@ -57,10 +60,36 @@ static may_yield int create_logged(struct volume *v, struct group *g)
     return 0;
 }
 
+static uint32_t drives_here(const struct volume *v)
+{
+    const struct drive_set *set = v->env.drives;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < set->count; i++)
+        n += drive_get_state(set->drives[i]) == DRIVE_OK;
+    return n;
+}
+
+/* The group was made without a drive that came while it was made: the repair that this brought has perhaps
+ * not seen it. */
+static bool repair_missed(const struct volume *v, const struct group *g, uint32_t drives_before)
+{
+    bool stale = false;
+
+    for (uint32_t i = 0; i < g->member_count; i++) {
+        if (g->members[i].state != MEMBER_STALE)
+            continue;
+        stale = true;
+        if (group_drive_usable(g->members[i].drive))
+            return true;
+    }
+    return stale && drives_here(v) > drives_before;
+}
+
 static may_yield int group_make(struct volume *v, enum group_purpose p)
 {
     struct space *s = &v->space;
-    uint32_t id = s->next_group++;
+    uint32_t id = s->next_group++, drives = drives_here(v);
     struct group *g;
     int r = group_create(v->groups, id, p, v->record.protection, copies_of(v, p), &g);
 
@@ -71,6 +100,8 @@ static may_yield int group_make(struct volume *v, enum group_purpose p)
         return r;
     struct space_group *sg = g->volume_private;
     sg->item_dirty = true;
+    if (v->opened && !v->closing && repair_missed(v, g, drives))
+        repair_autostart(v);
     if (p == GROUP_TREE)
         return space_activate(v, sg);
     /* Out of the idle list until the log names it. */

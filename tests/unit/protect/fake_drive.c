@@ -192,6 +192,9 @@ static may_yield int fake_slab_alloc(struct drive_session *s, uint32_t group, ui
 {
     struct fake_drive *f = fake_of(s->drive);
     fiber_yield();
+    int err = f->alloc_delay_ns > 0 ? fiber_sleep(f->alloc_delay_ns) : 0;
+    if (err != 0)
+        return err;
     if (f->gone)
         return ERR_DRIVE_GONE;
     if (s->epoch < f->epoch)

@@ -29,7 +29,7 @@ struct fake_drive {
     bool gone;
     int read_error, write_error, flush_error, alloc_error;
     uint32_t bad_slab, bad_block_from, bad_block_to; /* read_error only there; to 0: everywhere */
-    uint64_t read_delay_ns, write_delay_ns, flush_delay_ns;
+    uint64_t read_delay_ns, write_delay_ns, flush_delay_ns, alloc_delay_ns;
     bool hold;           /* answers wait for fake_drive_release() */
     bool swallow_writes; /* says that they are done, and does nothing */
     bool no_renew;       /* leases are not renewed */

@@ -96,8 +96,7 @@ FIXTURE_TEST(too_few_drives_and_full_drives_are_told_apart, 3, 2)
         if (i == 2)
             CHECK_EQ(free_slabs, 1); /* what the failed one took, it gave back */
     }
-    fake_drive_lose(f->drives[0]);
-    CHECK_EQ(create(f, 4, GROUP_DATA, 3, &g), ERR_NOT_ENOUGH_DRIVES);
+    CHECK_EQ(create(f, 4, GROUP_DATA, 4, &g), ERR_NOT_ENOUGH_DRIVES);
     struct protection parity = {PROTECT_PARITY, 4, 2};
     CHECK_EQ(group_create(f->groups, 5, GROUP_DATA, parity, 6, &g), ERR_BAD_PROTECTION);
 }
@@ -355,6 +354,23 @@ static void damaged_descriptions_are_refused(void **state)
     }
 }
 
+static void only_a_stale_member_may_have_no_slab(void **state)
+{
+    (void)state;
+    for (uint8_t state_of = 0; state_of <= 2; state_of++) {
+        uint8_t item[GROUP_ITEM_MAX];
+        struct group g;
+        struct uuid drives[GROUP_MEMBERS_MAX];
+        build_item(item, 2);
+        memset(item + 64 + 48 + offsetof(struct group_item_member, slab), 0xff, 4);
+        item[64 + 48 + offsetof(struct group_item_member, state)] = state_of;
+        int err = group_decode(item, 64 + 2 * 48, &g, drives);
+        assert_int_equal(err, state_of == MEMBER_STALE ? 0 : ERR_VOLUME_CORRUPT);
+        if (err == 0)
+            assert_int_equal(g.members[1].slab, GROUP_SLAB_NONE);
+    }
+}
+
 static void cut_off_descriptions_are_refused(void **state)
 {
     (void)state;
@@ -391,6 +407,7 @@ int main(void)
         cmocka_unit_test(groups_are_found_and_walked_in_order),
         cmocka_unit_test(redundancy_left_counts_what_can_be_read),
         cmocka_unit_test(damaged_descriptions_are_refused),
+        cmocka_unit_test(only_a_stale_member_may_have_no_slab),
         cmocka_unit_test(cut_off_descriptions_are_refused),
     };
     return cmocka_run_group_tests_name("protect groups", tests, NULL, NULL);

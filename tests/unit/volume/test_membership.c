@@ -100,6 +100,162 @@ static void a_mirror_goes_on_without_a_drive_and_repairs_itself(void **state)
     drive_test_run(mirror_survives, NULL);
 }
 
+/* ---- Exactly as many drives as copies ---- */
+
+static uint32_t groups_without_a_slab(struct world *w)
+{
+    uint32_t n = 0;
+
+    for (struct group *g = group_next(w->v->groups, NULL); g; g = group_next(w->v->groups, g))
+        for (uint32_t m = 0; m < g->member_count; m++)
+            n += g->members[m].slab == GROUP_SLAB_NONE;
+    return n;
+}
+
+static may_yield bool fill_all(struct world *w, uint32_t generation)
+{
+    bool good = true;
+
+    for (uint32_t i = 0; good && i < BLOCKS; i += 16) {
+        good = CHECK_EQ(test_write(w->v, i, 16, generation, 0), 0);
+        for (uint32_t k = i; k < i + 16; k++)
+            w->model[k] = generation;
+    }
+    return good;
+}
+
+/* A restart of the server: the log and the root are all that is left. */
+static may_yield bool reopen(struct world *w)
+{
+    return CHECK_EQ(volume_close(w->v), 0) && CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0);
+}
+
+/* The pool has d0 and d1 (arg "mirror:2") or d2 as well ("mirror:3"); the last drive is kept for later. One
+ * is lost before the first data group exists, writes go on, the spare drive comes, all are level again; then
+ * another one goes. */
+static may_yield void exactly_enough(void *arg)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    struct volume_status s;
+    uint32_t copies = strcmp(arg, "mirror:3") == 0 ? 3 : 2;
+
+    pool_open(&w->pool);
+    for (uint32_t i = copies; i < TEST_DRIVES; i++)
+        drive_set_remove(&w->pool.set, w->pool.drives[i]);
+    w->id = pool_volume(&w->pool, arg, BLOCKS * BLOCK_SIZE);
+    bool good = CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0);
+    if (good) {
+        drive_home_remove(w->pool.homes[0]);
+        good = fill_all(w, 1) && churn(w, 100);
+        forget_cache(w);
+        volume_get_status(w->v, &s);
+        good = good && all_right(w) && CHECK(groups_without_a_slab(w) > 0);
+        CHECK_EQ(s.redundancy_left, copies - 2);
+        CHECK(!s.healthy);
+        CHECK(s.stale_members > 0);
+    }
+    if (good && reopen(w)) {
+        uint32_t without = groups_without_a_slab(w);
+        good = CHECK(without > 0) && all_right(w) && churn(w, 100);
+        CHECK_EQ(drive_set_add(&w->pool.set, w->pool.drives[copies]), 0);
+        int r = volume_repair_start(w->v, 0);
+        CHECK(r == 0 || r == ERR_VOLUME_BUSY);
+        repair_wait(w);
+        volume_get_status(w->v, &s);
+        good = good && CHECK_EQ(groups_without_a_slab(w), 0) && CHECK_EQ(s.stale_members, 0) &&
+               CHECK(s.healthy) && CHECK_EQ(s.redundancy_left, copies - 1);
+    }
+    if (good) {
+        drive_home_remove(w->pool.homes[1]);
+        forget_cache(w);
+        good = all_right(w) && fill_all(w, 5) && churn(w, 50);
+        forget_cache(w);
+        good = good && all_right(w);
+    }
+    for (uint32_t i = copies + 1; i < TEST_DRIVES; i++)
+        CHECK_EQ(drive_set_add(&w->pool.set, w->pool.drives[i]), 0);
+    world_close(w);
+    free(w);
+}
+
+static void two_drives_of_a_mirror_go_on_with_one(void **state)
+{
+    (void)state;
+    drive_test_run(exactly_enough, (void *)(uintptr_t) "mirror:2");
+}
+
+static void three_drives_of_a_threefold_mirror_go_on_with_two(void **state)
+{
+    (void)state;
+    drive_test_run(exactly_enough, (void *)(uintptr_t) "mirror:3");
+}
+
+/* The same drive comes back: the groups that were made without it get their slabs there. */
+static may_yield void same_drive(void *arg)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    struct volume_status s;
+
+    (void)arg;
+    pool_open(&w->pool);
+    for (uint32_t i = 2; i < TEST_DRIVES; i++)
+        drive_set_remove(&w->pool.set, w->pool.drives[i]);
+    w->id = pool_volume(&w->pool, "mirror:2", BLOCKS * BLOCK_SIZE);
+    bool good = CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0);
+    if (good) {
+        good = CHECK_EQ(volume_close(w->v), 0);
+        drive_set_remove(&w->pool.set, w->pool.drives[0]);
+        good =
+            good && CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0) && fill_all(w, 1) && churn(w, 100);
+        good = good && CHECK(groups_without_a_slab(w) > 0) && all_right(w);
+        CHECK_EQ(drive_set_add(&w->pool.set, w->pool.drives[0]), 0);
+    }
+    if (good && reopen(w)) { /* repair starts by itself */
+        repair_wait(w);
+        volume_get_status(w->v, &s);
+        good = CHECK_EQ(groups_without_a_slab(w), 0) && CHECK(s.healthy) && CHECK_EQ(s.redundancy_left, 1);
+        drive_home_remove(w->pool.homes[1]);
+        forget_cache(w);
+        good = good && all_right(w) && churn(w, 100) && all_right(w);
+    }
+    for (uint32_t i = 2; i < TEST_DRIVES; i++)
+        CHECK_EQ(drive_set_add(&w->pool.set, w->pool.drives[i]), 0);
+    world_close(w);
+    free(w);
+}
+
+static void groups_made_without_a_drive_get_slabs_there_when_it_is_back(void **state)
+{
+    (void)state;
+    drive_test_run(same_drive, NULL);
+}
+
+/* A pool that never had the drives is refused. */
+static may_yield void never_enough(void *arg)
+{
+    struct pool *p = calloc(1, sizeof(*p));
+    struct volume_create_options o = {
+        .name = "v", .kind = "block", .size_bytes = BLOCKS * BLOCK_SIZE, .system_runs = 64};
+    struct uuid id;
+
+    (void)arg;
+    pool_open(p);
+    for (uint32_t i = 1; i < TEST_DRIVES; i++)
+        drive_set_remove(&p->set, p->drives[i]);
+    CHECK_EQ(protection_parse("mirror:2", &o.protection), 0);
+    CHECK_EQ(volume_create(&p->env, &o, &id), ERR_NOT_ENOUGH_DRIVES);
+    for (uint32_t i = 1; i < TEST_DRIVES; i++)
+        CHECK_EQ(drive_set_add(&p->set, p->drives[i]), 0);
+    pool_close(p);
+    free(p);
+}
+
+static void a_mirror_is_not_made_on_one_drive(void **state)
+{
+    (void)state;
+    drive_test_run(never_enough, NULL);
+}
+
 /* Garbage on one drive: reads are right, scrub repairs, and then the other drives may go. */
 static may_yield void garbage(void *arg)
 {
@@ -273,6 +429,14 @@ int main(void)
                                         drive_test_teardown),
         cmocka_unit_test_setup_teardown(an_absent_member_leaves_the_set_before_opening_writes_a_root,
                                         drive_test_setup, drive_test_teardown),
+        cmocka_unit_test_setup_teardown(two_drives_of_a_mirror_go_on_with_one, drive_test_setup,
+                                        drive_test_teardown),
+        cmocka_unit_test_setup_teardown(three_drives_of_a_threefold_mirror_go_on_with_two, drive_test_setup,
+                                        drive_test_teardown),
+        cmocka_unit_test_setup_teardown(groups_made_without_a_drive_get_slabs_there_when_it_is_back,
+                                        drive_test_setup, drive_test_teardown),
+        cmocka_unit_test_setup_teardown(a_mirror_is_not_made_on_one_drive, drive_test_setup,
+                                        drive_test_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
