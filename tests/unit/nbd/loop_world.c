@@ -19,6 +19,7 @@ struct loop_stream {
     struct stream base;
     struct list link; /* a listener's backlog */
     struct loop_pipe *in, *out;
+    bool accepted; /* the server's end */
     bool shut;
 };
 
@@ -119,7 +120,7 @@ static may_yield int loop_recvv(struct stream *stream, const struct iovec *iov, 
         if (err != 0)
             return err;
     }
-    size_t total = 0, max = w->recv_max != 0 ? w->recv_max : SIZE_MAX;
+    size_t total = 0, max = w->recv_max != 0 && s->accepted ? w->recv_max : SIZE_MAX;
     for (uint32_t i = 0; i < n; i++) {
         size_t want = MIN(iov[i].iov_len, max - total);
         size_t got = pipe_get(p, iov[i].iov_base, want);
@@ -183,7 +184,9 @@ static int loop_connect(struct reactor *r, const char *address, uint64_t deadlin
         if (strcmp(l->base.address, address) != 0)
             continue;
         struct loop_pipe *up = pipe_new(w->pipe_bytes), *down = pipe_new(w->pipe_bytes);
-        list_append(&l->backlog, &stream_new(r, up, down, w->peer_ip)->link);
+        struct loop_stream *there = stream_new(r, up, down, w->peer_ip);
+        there->accepted = true;
+        list_append(&l->backlog, &there->link);
         waitq_wake_all(&l->changed);
         *ret = &stream_new(r, down, up, "127.0.0.1")->base;
         return 0;

@@ -11,7 +11,7 @@ struct loop_world {
     struct list listeners;
     const char *peer_ip; /* of the next connections, as the server sees them; "": a Unix socket */
     size_t pipe_bytes;   /* capacity of one direction */
-    size_t recv_max;     /* bytes of one receive; 0: all there is */
+    size_t recv_max;     /* bytes of one receive of the accepting side; 0: all there is */
     int accept_error;    /* returned by the next accept instead; 0: none */
     uint32_t streams;    /* open ends */
     uint64_t sends;      /* calls of sendv */
