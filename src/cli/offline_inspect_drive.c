@@ -165,8 +165,9 @@ void inspect_drive(struct offline *o, const char *path)
     struct file_info info;
     int r = file_open(path, FILE_OPEN_DIRECT | FILE_OPEN_LOCK, &l.file);
     if (r != 0) {
-        offline_fail(o, r == ERR_SYS(EBUSY) ? "Stop the node that uses it first." : "",
-                     "%s cannot be read: %s", path, error_text(r));
+        offline_fail(
+            o, r == ERR_SYS(EBUSY) ? "Stop the node that uses it first." : "", "%s %s%s", path,
+            r == ERR_SYS(EBUSY) ? "is in use" : "cannot be read: ", r == ERR_SYS(EBUSY) ? "" : error_text(r));
         return;
     }
     r = file_get_info(l.file, &info);
