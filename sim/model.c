@@ -59,6 +59,7 @@ struct model {
     uint32_t loose_count, loose_capacity;
     uint64_t *reads; /* times at which reads that are under way began */
     uint32_t reads_count, reads_capacity;
+    bool errors_allowed;
     char why[512];
 };
 
@@ -458,7 +459,7 @@ bool model_read_error(struct model *m, const struct model_read *r)
 {
     ++m->clock;
     m->why[0] = '\0';
-    if (range_damaged(m, r))
+    if (m->errors_allowed || range_damaged(m, r))
         return true;
     why_add(m, "an error for blocks %" PRIu64 "+%" PRIu64 ", of which no copy was damaged", r->block,
             r->blocks);
@@ -473,7 +474,8 @@ bool model_map_block(struct model *m, const struct model_read *r, uint64_t block
     for (uint32_t i = 0; i < k->count; i++) {
         const struct entry *e = &k->entries[i];
         if (entry_visible(e, r->begun) &&
-            (what == MODEL_MAP_LOST ? e->damaged : (what == MODEL_MAP_ZERO) == (e->op->kind == MODEL_ZERO)))
+            (what == MODEL_MAP_LOST ? e->damaged || m->errors_allowed
+                                    : (what == MODEL_MAP_ZERO) == (e->op->kind == MODEL_ZERO)))
             return true;
     }
     why_add(m, "the map says that block %" PRIu64 " is %s", block,
@@ -604,6 +606,11 @@ bool model_damage(struct model *m, uint64_t block, uint64_t op_id)
         }
     }
     return false;
+}
+
+void model_allow_errors(struct model *m)
+{
+    m->errors_allowed = true;
 }
 
 bool model_is_damaged(struct model *m, uint64_t block)

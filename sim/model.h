@@ -95,6 +95,9 @@ void model_settle(struct model *m, uint64_t begun);
 bool model_is_settled(struct model *m, uint64_t block, uint64_t op_id);
 /* The harness destroyed the last copy of this content. Returns whether anybody may still see it. */
 bool model_damage(struct model *m, uint64_t block, uint64_t op_id);
+/* From now on any block may answer with an error: its only copy was on a drive that failed. Never wrong
+ * bytes. */
+void model_allow_errors(struct model *m);
 /* True if a content that may be current was damaged. */
 bool model_is_damaged(struct model *m, uint64_t block);
 /* Blocks that may hold data now: the least that the volume must store. */

@@ -205,6 +205,8 @@ int group_set_flush(struct group_set *s, bool *ret_failed) MUST_CHECK may_yield;
 struct group_check {
     uint32_t copies_checked, copies_bad, copies_repaired;
     bool lost; /* no good copy */
+    /* lost, and of some such block no current member gave any bytes: it may be whole where it is not heard */
+    bool unread;
 };
 /* Reads every current member's copy, compares with the checksums, rewrites bad ones from a good one and reads
  * those again. Counts are in blocks. The caller keeps the blocks from being given away meanwhile. VERIFY_NONE

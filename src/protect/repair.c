@@ -18,6 +18,7 @@ struct scrub {
     const uint32_t *sums;
     struct page *pages; /* `blocks` of right bytes, then `blocks` to read into */
     uint64_t good[BITS_WORDS];
+    uint64_t heard[BITS_WORDS]; /* some member gave bytes of it, right or wrong */
     uint64_t bad_on[GROUP_MEMBERS_MAX][BITS_WORDS];
 };
 
@@ -66,23 +67,32 @@ static bool drive_went_away(int err)
     return err == ERR_DRIVE_GONE || err == ERR_DRIVE_FENCED;
 }
 
-/* The same for all blocks; those of a range that cannot be read as a whole are read one by one. Error: the
- * drive went away. */
+static void bits_set_run(uint64_t *bits, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = first; i < first + count; i++)
+        bits_set(bits, i);
+}
+
+/* The same for all blocks; those of a range that cannot be read as a whole are read one by one, and what is
+ * one piece is asked for twice. Error: the drive went away. */
 static may_yield int scrub_look_all(struct scrub *s, uint32_t m, uint64_t *bad)
 {
     int err = scrub_look(s, m, 0, s->blocks, bad);
-    if (err == 0 || drive_went_away(err))
+    if (drive_went_away(err))
         return err;
-    if (s->verify == VERIFY_WHOLE || s->blocks == 1) {
-        bits_fill(bad, s->blocks);
+    if (err == 0) {
+        bits_set_run(s->heard, 0, s->blocks);
         return 0;
     }
-    for (uint32_t i = 0; i < s->blocks; i++) {
-        err = scrub_look(s, m, i, 1, bad);
+    uint32_t piece = s->verify == VERIFY_WHOLE ? s->blocks : 1;
+    for (uint32_t i = 0; i < s->blocks; i += piece) {
+        err = scrub_look(s, m, i, piece, bad);
         if (drive_went_away(err))
             return err;
-        if (err != 0)
-            bits_set(bad, i);
+        if (err == 0)
+            bits_set_run(s->heard, i, piece);
+        else
+            bits_set_run(bad, i, piece);
     }
     return 0;
 }
@@ -174,6 +184,8 @@ int group_scrub(struct group *g, uint32_t block, uint32_t blocks, enum verify v,
     for (uint32_t w = 0; w < BITS_WORDS; w++)
         lost[w] &= ~s.good[w];
     check.lost = bits_any(lost);
+    for (uint32_t w = 0; w < BITS_WORDS; w++)
+        check.unread |= (lost[w] & ~s.heard[w]) != 0;
     if (check.lost && v != VERIFY_NONE)
         group_report_lost(e->set, g->id, block, bits_count(lost));
     *ret = check;

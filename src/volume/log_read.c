@@ -94,6 +94,21 @@ struct reader {
     uint8_t *header; /* LOG_BATCH_HEADER_BLOCKS_MAX blocks: where a header crosses a window's end */
 };
 
+static may_yield int window_read(struct volume *v, struct window *w, uint32_t member, uint32_t group,
+                                 uint32_t block, uint32_t blocks)
+{
+    struct iovec iov = {.iov_base = w->pages->data, .iov_len = (size_t)blocks * BLOCK_SIZE};
+    struct group_read read = {.group = v->system[group],
+                              .block = block,
+                              .blocks = blocks,
+                              .iov = &iov,
+                              .iov_count = 1,
+                              .page = w->pages,
+                              .verify = VERIFY_NONE,
+                              .only = (int)member};
+    return group_read(&read);
+}
+
 /* The log block at a position of one member; NULL if it cannot be read. Borrowed until the next call. */
 static may_yield const uint8_t *window_block(struct reader *rd, uint32_t member, uint64_t position)
 {
@@ -106,20 +121,14 @@ static may_yield const uint8_t *window_block(struct reader *rd, uint32_t member,
     if (!w->pages && page_alloc_wait(WINDOW_BLOCKS, DEADLINE_NEVER, &w->pages))
         return NULL;
     log_place(v, position, &group, &block);
-    struct group *g = v->system[group];
     uint32_t n = MIN(WINDOW_BLOCKS, v->record.slab_blocks - block);
-    struct iovec iov = {.iov_base = w->pages->data, .iov_len = (size_t)n * BLOCK_SIZE};
-    struct group_read read = {.group = g,
-                              .block = block,
-                              .blocks = n,
-                              .iov = &iov,
-                              .iov_count = 1,
-                              .page = w->pages,
-                              .verify = VERIFY_NONE,
-                              .only = (int)member};
     w->blocks = 0;
-    if (group_read(&read))
-        return NULL;
+    /* What cannot be read in a window need not be the block that is asked for. */
+    if (window_read(v, w, member, group, block, n)) {
+        n = 1;
+        if (window_read(v, w, member, group, block, n))
+            return NULL;
+    }
     w->start = position;
     w->blocks = n;
     return w->pages->data;
@@ -155,14 +164,16 @@ static may_yield int batch_at(struct reader *rd, uint32_t member, uint64_t posit
     return log_batch_parse(rd->header, n, rd->volume->record.id, ret);
 }
 
+/* ERR_VOLUME_CORRUPT: no member has one there; ERR_GROUP_DEGRADED_BELOW: none could be read. */
 static may_yield int batch_any(struct reader *rd, uint64_t position, struct log_found *ret)
 {
-    int r = ERR_VOLUME_CORRUPT;
-    bool have = false;
+    bool have = false, heard = false;
     struct log_found found;
 
     for (uint32_t m = 0; m < rd->volume->record.member_count; m++) {
-        if (!member_readable(rd->volume, m) || (r = batch_at(rd, m, position, &found)))
+        int r = member_readable(rd->volume, m) ? batch_at(rd, m, position, &found) : ERR_DRIVE_GONE;
+        heard |= r != ERR_DRIVE_GONE;
+        if (r)
             continue;
         if (!have || found.epoch > ret->epoch ||
             (found.epoch == ret->epoch && found.sequence > ret->sequence)) {
@@ -180,7 +191,7 @@ static may_yield int batch_any(struct reader *rd, uint64_t position, struct log_
             have = true;
         }
     }
-    return have ? 0 : r;
+    return have ? 0 : heard ? ERR_VOLUME_CORRUPT : ERR_GROUP_DEGRADED_BELOW;
 }
 
 static int scan_add(struct log_scan *s, const struct log_found *b)
@@ -225,8 +236,8 @@ int log_scan_run(struct volume *v, const struct disk_root *root, struct log_scan
     while (!r && s.end - start < v->log.blocks) {
         struct log_found b;
         r = batch_any(&rd, s.end, &b);
-        if (r == ERR_NO_MEMORY)
-            break;
+        if (r == ERR_NO_MEMORY || r == ERR_GROUP_DEGRADED_BELOW)
+            break; /* what cannot be read is no end of the log */
         if (r || b.sequence != s.sequence || b.epoch < epoch || b.epoch > v->record.epoch ||
             b.header_blocks + b.payload_blocks > v->log.blocks - (s.end - start)) {
             if (!r)

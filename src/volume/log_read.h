@@ -11,6 +11,7 @@ struct log_found { /* a batch that verified */
     bool alone;
     uint8_t *records; /* malloc'ed, record_bytes */
     bool bad;         /* some data that it names has no good copy */
+    bool unread;      /* … or could not be read at all: no proof that it was never written */
 };
 
 /* Parses header and records of a batch that lies in `blocks` readable blocks at base. Untrusted input. 0, or

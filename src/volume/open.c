@@ -208,6 +208,20 @@ void absent_make_stale(struct volume *v, uint64_t since_txg)
                 ((struct space_group *)g->volume_private)->item_dirty = true;
 }
 
+/* A group of one member has no other copy that could be more recent: what its drive has is all there is, and
+ * the checksums tell which of it is right. So it is current whenever its drive is here. */
+void single_copies_believe(struct volume *v)
+{
+    for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g)) {
+        if (g->member_count != 1 || g->purpose == GROUP_SYSTEM || g->members[0].state == MEMBER_CURRENT ||
+            !group_drive_usable(g->members[0].drive) || group_member_fill(g, 0))
+            continue;
+        group_member_levelled(g, 0);
+        if (g->volume_private)
+            ((struct space_group *)g->volume_private)->item_dirty = true;
+    }
+}
+
 static may_yield int open_load(struct volume *v)
 {
     struct disk_root root;

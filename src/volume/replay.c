@@ -133,6 +133,15 @@ static may_yield int payload_read(struct volume *v, uint64_t position, struct pa
                                   .sums = sums + done,
                                   .only = -1};
         int r = group_read(&read);
+        if (r == ERR_NO_GOOD_COPY) {
+            struct group_check check;
+            uint64_t gone[GROUP_READ_MAX / 64];
+            r = group_scrub(read.group, block, n, VERIFY_BLOCKS, read.sums, &check, gone);
+            if (!r && !check.lost)
+                r = group_read(&read); /* it could be read after all */
+            else if (!r)
+                r = check.unread ? ERR_GROUP_DEGRADED_BELOW : ERR_NO_GOOD_COPY;
+        }
         if (r && r != ERR_NO_GOOD_COPY)
             return r;
         for (uint32_t i = 0; r && i < n; i++)
@@ -205,16 +214,20 @@ static may_yield int verify_inline(struct verify_task *t)
     return r;
 }
 
-/* ERR_NO_GOOD_COPY: of the blocks in bad[]. */
+/* ERR_NO_GOOD_COPY: of the blocks in bad[]; ERR_GROUP_DEGRADED_BELOW: of some of these nothing could be read.
+ */
 static may_yield int verify_named(struct volume *v, const struct extent *e, uint64_t bad[GROUP_READ_MAX / 64])
 {
     uint32_t sums[EXTENT_BLOCKS_MAX];
     struct group_check check;
 
     sums_copy(e, sums);
+    memset(bad, 0xff, GROUP_READ_MAX / 8);
     int r = group_scrub(group_find(v->groups, e->space), (uint32_t)e->block, e->blocks, VERIFY_BLOCKS, sums,
                         &check, bad);
-    return r ? r : check.lost ? ERR_NO_GOOD_COPY : 0;
+    if (r || !check.lost)
+        return r;
+    return check.unread ? ERR_GROUP_DEGRADED_BELOW : ERR_NO_GOOD_COPY;
 }
 
 static may_yield void verify_main(void *arg)
@@ -446,7 +459,8 @@ static void find_end(struct replay *rp)
 {
     rp->end = rp->scan.count;
     for (size_t i = 0; i < rp->scan.count; i++)
-        if (rp->scan.batches[i].bad && rp->scan.batches[i].sequence >= rp->scan.durable) {
+        if (rp->scan.batches[i].bad && !rp->scan.batches[i].unread &&
+            rp->scan.batches[i].sequence >= rp->scan.durable) {
             rp->end = i;
             return;
         }
@@ -497,6 +511,7 @@ int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
         r = learn(&rp);
     if (!r) {
         absent_make_stale(v, le64_get(root->txg)); /* members of groups that only the log knows */
+        single_copies_believe(v);
         r = verify_all(&rp);
     }
     find_end(&rp);

@@ -190,6 +190,7 @@ int membership_settle(struct volume *v) MUST_CHECK may_yield;
 /* In opening: members on drives that are not here are stale since txg (open.c). Again after groups were
  * learnt. */
 void absent_make_stale(struct volume *v, uint64_t since_txg);
+void single_copies_believe(struct volume *v);
 uint32_t volume_stale_members(struct volume *v);
 
 /* ---- inflight.c ---- */
