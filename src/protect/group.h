@@ -221,6 +221,10 @@ int group_copy_to_member(struct group *g, uint32_t member, uint32_t block, uint3
 /* stale -> filling on the same slab. ERR_DRIVE_GONE (not usable), ERR_VOLUME_BUSY (writes from before it was
  * stale are still under way), ERR_INVALID (it is current, or has no slab). */
 int group_member_fill(struct group *g, uint32_t member) MUST_CHECK;
+/* Of a group without a current member: the members that are here become current again, though each may lack
+ * something, for what they have is verified when it is read. Only if every member that ever had data is here,
+ * so that no better copy is given up for a worse one. False: nothing was done. Not for system groups. */
+bool group_revive(struct group *g);
 /* filling -> stale: the copying has ended before it was complete, and begins anew some time. */
 void group_member_give_up(struct group *g, uint32_t member);
 /* stale -> filling on a slab of another drive (not one of the group's; but its own, if it has no slab there),

@@ -288,6 +288,31 @@ int group_member_fill(struct group *g, uint32_t member)
     return 0;
 }
 
+bool group_revive(struct group *g)
+{
+    uint32_t here = 0;
+    assert(g->purpose != GROUP_SYSTEM);
+    for (uint32_t m = 0; m < g->member_count; m++) {
+        const struct group_member *member = &g->members[m];
+        if (member->state == MEMBER_CURRENT)
+            return false;
+        if (member->stale_since_txg == 0)
+            continue; /* it never had anything */
+        if (!group_drive_usable(member->drive))
+            return false;
+        here++;
+    }
+    for (uint32_t m = 0; m < g->member_count; m++) {
+        struct group_member now = g->members[m];
+        if (now.stale_since_txg == 0)
+            continue;
+        now.state = MEMBER_CURRENT;
+        now.stale_since_txg = 0;
+        group_member_assign(group_entry_of(g), m, &now);
+    }
+    return here > 0;
+}
+
 void group_member_give_up(struct group *g, uint32_t member)
 {
     assert(member < g->member_count);

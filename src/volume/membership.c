@@ -59,6 +59,18 @@ static void change_out_of_sync(struct volume_record *r, void *arg)
             r->members[i].in_sync = false;
 }
 
+/* What is lost unflushed with a last copy is told to those who wait for a flush; the others go on. */
+static may_yield int flush_rest(struct volume *v)
+{
+    bool failed;
+    int r = group_set_flush(v->groups, &failed);
+
+    if (r != ERR_GROUP_DEGRADED_BELOW)
+        return r;
+    log_flush_lost(v);
+    return 0;
+}
+
 /* The drive leaves the in-sync set, if it is in it. */
 static may_yield int shrink_set(struct volume *v, struct group_drive *d)
 {
@@ -82,8 +94,7 @@ static may_yield int shrink_set(struct volume *v, struct group_drive *d)
         return 0;
     if (others == 0)
         return ERR_GROUP_DEGRADED_BELOW;
-    bool failed;
-    int r = group_set_flush(v->groups, &failed); /* before a shrink is sent, all remaining members flush */
+    int r = flush_rest(v); /* before a shrink is sent, all remaining members flush */
     return r ? r : membership_store(v, change_out_of_sync, &id);
 }
 
@@ -93,7 +104,6 @@ static may_yield int record_stale(struct volume *v, struct group_drive *d)
                                          .since_txg = le64_make(v->committed + 1)};
     struct log_need need = {.record_bytes = LOG_RECORD_BYTES(sizeof(item)), .last_resort = true};
     struct log_batch *b;
-    bool failed;
 
     for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g))
         for (uint32_t i = 0; i < g->member_count; i++)
@@ -110,7 +120,7 @@ static may_yield int record_stale(struct volume *v, struct group_drive *d)
     uint64_t sequence = b->sequence;
     log_send(v);
     r = log_wait_written(v, sequence + 1);
-    return r ? r : group_set_flush(v->groups, &failed);
+    return r ? r : flush_rest(v);
 }
 
 static may_yield void membership_main(void *arg)

@@ -222,6 +222,25 @@ void single_copies_believe(struct volume *v)
     }
 }
 
+void groups_revive(struct volume *v)
+{
+    uint32_t n = 0;
+
+    for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g))
+        if (g->volume_private && group_revive(g)) {
+            ((struct space_group *)g->volume_private)->item_dirty = true;
+            n++;
+        }
+    if (n == 0)
+        return;
+    v->revived = true;
+    event_raise(
+        LOG_WARNING_, "groups-revived",
+        "volume %s: no member of %u groups was up to date, but all are here: they are used again, and "
+        "scrubbed",
+        v->record.name, n);
+}
+
 static may_yield int open_load(struct volume *v)
 {
     struct disk_root root;
@@ -291,6 +310,8 @@ int volume_open(const struct volume_env *env, struct uuid id, struct volume **re
         return r;
     }
     v->opened = true;
+    if (v->revived && !v->env.no_repair && volume_scrub_start(v, 0))
+        event_raise(LOG_WARNING_, "groups-revived", "volume %s: the scrub could not start", v->record.name);
     if (volume_stale_members(v) > 0)
         repair_autostart(v);
     *ret = v;

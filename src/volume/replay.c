@@ -512,6 +512,7 @@ int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
     if (!r) {
         absent_make_stale(v, le64_get(root->txg)); /* members of groups that only the log knows */
         single_copies_believe(v);
+        groups_revive(v);
         r = verify_all(&rp);
     }
     find_end(&rp);

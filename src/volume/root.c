@@ -63,6 +63,10 @@ int root_write(struct volume *v, uint64_t txg, const struct disk_node_pointer *p
         r = group_write_wait(&w);
         if (!r)
             r = group_set_flush(v->groups, &failed);
+        if (r == ERR_GROUP_DEGRADED_BELOW) { /* of some data; the root itself if no drive is left to settle */
+            log_flush_lost(v);
+            r = 0;
+        }
         failed |= w.failed;
         if (!r && failed) {
             membership_kick(v);

@@ -96,6 +96,7 @@ struct volume {
     bool scrub_cancel, repair_cancel;
     uint64_t scrub_rate, repair_rate;
     bool repair_again;
+    bool revived; /* groups_revive() did something: a scrub follows */
 
     uint64_t reads, writes, read_blocks, write_blocks, flushes, commits;
     uint32_t background; /* fibers of the volume that are not joined: they end before it closes */
@@ -191,6 +192,9 @@ int membership_settle(struct volume *v) MUST_CHECK may_yield;
  * learnt. */
 void absent_make_stale(struct volume *v, uint64_t since_txg);
 void single_copies_believe(struct volume *v);
+/* In opening, after absent_make_stale(): groups that lost one drive after the other, and have them all back.
+ */
+void groups_revive(struct volume *v);
 uint32_t volume_stale_members(struct volume *v);
 
 /* ---- inflight.c ---- */

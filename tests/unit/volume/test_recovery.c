@@ -100,11 +100,60 @@ static void a_replay_that_was_interrupted_after_a_commit_loses_nothing(void **st
     drive_test_run(interrupted, "mirror:2");
 }
 
+/* A drive that no system group is on; skip: how many of them to pass over. */
+static uint32_t other_drive(const struct world *w, uint32_t skip)
+{
+    const struct group *g = w->v->system[0];
+
+    for (uint32_t i = 0;; i++) {
+        bool system = false;
+        for (uint32_t m = 0; m < g->member_count; m++)
+            system |= uuid_equal(drive_home_id(w->pool.homes[i]), group_drive_id(g->members[m].drive));
+        if (!system && skip-- == 0)
+            return i;
+    }
+}
+
+/* Both drives of some groups go one after the other, before a repair; then all are back. */
+static may_yield void all_back(void *arg)
+{
+    struct world *w = calloc(1, sizeof(*w));
+
+    (void)arg;
+    pool_open(&w->pool);
+    w->pool.env.no_repair = true;
+    w->id = pool_volume(&w->pool, "mirror:2", BLOCKS * BLOCK_SIZE);
+    if (CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0) && write_blocks(w, 700) &&
+        CHECK_EQ(volume_commit(w->v), 0)) {
+        uint32_t a = other_drive(w, 0), b = other_drive(w, 1);
+        drive_home_remove(w->pool.homes[a]);
+        bool good = write_blocks(w, 50);
+        drive_home_remove(w->pool.homes[b]);
+        (void)fiber_sleep(50 * NSEC_PER_MSEC);
+        CHECK(volume_close(w->v) <= 0);
+        pool_again(w);
+        if (good && CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0)) {
+            (void)all_right(w);
+            CHECK_EQ(volume_close(w->v), 0);
+        }
+    }
+    pool_close(&w->pool);
+    free(w);
+}
+
+static void a_volume_whose_drives_all_came_back_opens(void **state)
+{
+    (void)state;
+    drive_test_run(all_back, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_replay_that_was_interrupted_after_a_commit_loses_nothing,
                                         drive_test_setup, drive_test_teardown),
+        cmocka_unit_test_setup_teardown(a_volume_whose_drives_all_came_back_opens, drive_test_setup,
+                                        drive_test_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
