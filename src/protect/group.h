@@ -120,6 +120,8 @@ int group_adopt(struct group_set *s, const struct group *description, struct gro
  * Nothing may be under way in it. */
 int group_destroy(struct group_set *s, struct group *g) MUST_CHECK may_yield;
 struct group *group_find(const struct group_set *s, uint32_t id);
+/* Free slabs on all usable drives together, as they were when a member was last placed; 0 before. */
+uint64_t group_set_slabs_free(const struct group_set *s);
 /* Iterates in ascending id: NULL for the first; NULL at the end. */
 struct group *group_next(const struct group_set *s, const struct group *g);
 /* True if every member is current and its drive usable. */

@@ -97,6 +97,7 @@ struct group_set {
 
     struct list retired; /* struct retired_slab */
     uint32_t creating;   /* calls of group_create under way */
+    uint64_t slabs_free; /* of all candidates, when drives were last looked at */
     struct report lost;
 };
 

@@ -134,8 +134,17 @@ static may_yield int placement_init(struct placement *p, struct group_set *s, ui
     if (err != 0) {
         free(p->candidates);
         p->candidates = NULL;
+        return err;
     }
-    return err;
+    s->slabs_free = 0;
+    for (uint32_t i = 0; i < p->count; i++)
+        s->slabs_free += p->candidates[i].slabs_free;
+    return 0;
+}
+
+uint64_t group_set_slabs_free(const struct group_set *s)
+{
+    return s->slabs_free;
 }
 
 static struct candidate *placement_find(struct placement *p, const struct group_drive *d)

@@ -74,7 +74,9 @@ struct space {
     uint64_t version;  /* grows when a fold or release begins or ends: a load in between starts again */
     bool adding_tree;  /* a tree group is being activated or made */
     uint32_t creating; /* groups being made in the background */
+    uint32_t together; /* the most of them at once since there was none */
     int create_error;  /* why the last one could not be made */
+    bool error_alone;  /* and it was the only one: no other took the room that it lacked */
     uint64_t create_error_ns;
     struct waitq changed;
 };

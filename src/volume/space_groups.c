@@ -16,7 +16,9 @@
 #include <stdlib.h>
 
 #define CREATE_RETRY_NS NSEC_PER_SEC
-#define CREATE_AT_ONCE  4u
+#define CREATE_AT_ONCE  8u
+#define AHEAD_MIN       4u
+#define AHEAD_MAX       32u
 
 /* At least one member can take a write. */
 static bool group_writable(const struct group *g)
@@ -126,6 +128,7 @@ static may_yield void create_main(void *arg)
 
     s->creating--;
     s->create_error = r;
+    s->error_alone = s->together == 1;
     if (r)
         s->create_error_ns = reactor_now_ns();
     waitq_wake_all(&s->changed);
@@ -141,6 +144,7 @@ static bool create_start(struct volume *v, uint32_t n)
         if (v->closing || v->state)
             return false;
         v->background++;
+        s->together = s->creating ? MAX(s->together, s->creating + 1) : 1;
         s->creating++;
         if (fiber_spawn("make-group", create_main, v)) {
             v->background--;
@@ -151,22 +155,36 @@ static bool create_start(struct volume *v, uint32_t n)
     return true;
 }
 
+/* Those that are made together may have taken from each other what one alone finds. */
 static bool create_may_help(const struct volume *v)
 {
     const struct space *s = &v->space;
 
-    return !s->create_error || reactor_now_ns() - s->create_error_ns > CREATE_RETRY_NS;
+    return !s->create_error || !s->error_alone || reactor_now_ns() - s->create_error_ns > CREATE_RETRY_NS;
+}
+
+/* How many groups are made before they are needed: enough for a stream of writes, whose groups each take
+ * durable writes to the drives' tables; fewer as the pool fills, where others need the slabs. */
+static uint64_t groups_ahead(const struct volume *v)
+{
+    uint64_t ahead = MIN(MAX(v->space.group_count[GROUP_DATA] / 4, AHEAD_MIN), AHEAD_MAX);
+    uint64_t room = group_set_slabs_free(v->groups) / (8 * copies_of(v, GROUP_DATA));
+
+    return MAX(MIN(ahead, room), 1u);
 }
 
 void space_refill(struct volume *v)
 {
     struct space *s = &v->space;
-    uint64_t ahead = MIN(MAX(s->group_count[GROUP_DATA] / 8, 1u), 16u);
+    uint64_t want = groups_ahead(v) * v->record.slab_blocks;
+    uint64_t have = s->total_free[GROUP_DATA] + (uint64_t)s->creating * v->record.slab_blocks;
 
-    if (s->creating > 0 || v->closing || v->state || !create_may_help(v))
+    if (s->creating >= CREATE_AT_ONCE || have >= want || v->closing || v->state)
         return;
-    if (s->total_free[GROUP_DATA] < ahead * v->record.slab_blocks)
-        (void)create_start(v, (uint32_t)MIN(ahead, CREATE_AT_ONCE));
+    if (s->create_error && reactor_now_ns() - s->create_error_ns <= CREATE_RETRY_NS)
+        return;
+    uint64_t lacking = DIV_ROUND_UP(want - have, v->record.slab_blocks);
+    (void)create_start(v, (uint32_t)MIN(lacking, CREATE_AT_ONCE - s->creating));
 }
 
 /* The idle group with the most free space that can be written. */
@@ -258,7 +276,7 @@ void space_retire(struct volume *v, uint64_t txg)
     struct space *s = &v->space;
     /* The tree may want slabs that data groups hold: then none is kept for later. */
     bool tree_short = !space_ready_nodes(v, 1, SPACE_NORMAL);
-    uint64_t spare = tree_short ? 0 : MAX(2u, s->group_count[GROUP_DATA] / 8);
+    uint64_t spare = tree_short ? 0 : MAX(groups_ahead(v) + 1, s->group_count[GROUP_DATA] / 8);
     uint64_t free_groups = 0;
 
     LIST_FOREACH_SAFE (&s->idle[GROUP_DATA], it) {
