@@ -22,6 +22,7 @@
 #include "runtime/error.h"
 #include "runtime/reactor_internal.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -66,6 +67,7 @@ struct chunk {
 struct memory {
     struct reactor *reactor;
     struct memory_budget *budget;
+    uint32_t budget_pool; /* which of its pools we are */
     size_t chunk_bytes;
     uint32_t chunk_pages;
     struct chunk *chunks;
@@ -99,6 +101,62 @@ static size_t chunk_bytes_for(uint64_t limit_bytes)
     return bytes;
 }
 
+/* ---- The budget ---- */
+
+static void budget_lock(struct memory_budget *b)
+{
+    while (__atomic_test_and_set(&b->lock, __ATOMIC_ACQUIRE))
+        sched_yield();
+}
+
+static void budget_unlock(struct memory_budget *b)
+{
+    __atomic_clear(&b->lock, __ATOMIC_RELEASE);
+}
+
+/* Half of an equal share: each pool's own, whoever comes first. */
+static uint64_t budget_share(const struct memory_budget *b)
+{
+    return b->limit_bytes / (uint64_t)__builtin_popcountll(b->pools) / 2;
+}
+
+/* What must be left for the other pools. */
+static uint64_t budget_kept(const struct memory_budget *b, uint32_t pool)
+{
+    uint64_t share = budget_share(b), kept = 0;
+    for (uint64_t left = b->pools & ~(UINT64_C(1) << pool); left != 0; left &= left - 1) {
+        uint64_t held = b->held_bytes[__builtin_ctzll(left)];
+        kept += held < share ? share - held : 0;
+    }
+    return kept;
+}
+
+static bool budget_take(struct memory *m, uint64_t bytes)
+{
+    struct memory_budget *b = m->budget;
+    budget_lock(b);
+    uint64_t kept = budget_kept(b, m->budget_pool);
+    bool fits = kept + bytes <= b->limit_bytes && b->used_bytes <= b->limit_bytes - bytes - kept;
+    if (fits) {
+        b->held_bytes[m->budget_pool] += bytes;
+        __atomic_store_n(&b->used_bytes, b->used_bytes + bytes, __ATOMIC_RELAXED);
+    }
+    budget_unlock(b);
+    return fits;
+}
+
+static void budget_give(struct memory *m, uint64_t bytes)
+{
+    struct memory_budget *b = m->budget;
+    budget_lock(b);
+    assert(b->used_bytes >= bytes && b->held_bytes[m->budget_pool] >= bytes);
+    b->held_bytes[m->budget_pool] -= bytes;
+    __atomic_store_n(&b->used_bytes, b->used_bytes - bytes, __ATOMIC_RELAXED);
+    budget_unlock(b);
+}
+
+/* ---- Life ---- */
+
 struct memory *memory_new(struct reactor *r, struct memory_budget *budget, size_t chunk_bytes)
 {
     struct memory *m = calloc(1, sizeof(*m));
@@ -106,6 +164,11 @@ struct memory *memory_new(struct reactor *r, struct memory_budget *budget, size_
         return NULL;
     m->reactor = r;
     m->budget = budget;
+    budget_lock(budget);
+    assert(budget->pools != UINT64_MAX);
+    m->budget_pool = (uint32_t)__builtin_ctzll(~budget->pools);
+    budget->pools |= UINT64_C(1) << m->budget_pool;
+    budget_unlock(budget);
     m->chunk_bytes = chunk_bytes != 0 ? chunk_bytes : chunk_bytes_for(budget->limit_bytes);
     assert(m->chunk_bytes % BLOCK_SIZE == 0);
     assert(m->chunk_bytes <= GIB);
@@ -136,7 +199,9 @@ void memory_usage(const struct memory *m, uint64_t *ret_used_bytes, uint64_t *re
 
 uint64_t memory_limit_bytes(const struct memory *m)
 {
-    return m->budget->limit_bytes;
+    const struct memory_budget *b = m->budget;
+    uint64_t others = (uint64_t)__builtin_popcountll(b->pools) - 1;
+    return b->limit_bytes - others * budget_share(b);
 }
 
 /* ---- Free runs ---- */
@@ -256,23 +321,6 @@ static void magazine_empty(struct memory *m)
 
 /* ---- Growing ---- */
 
-static bool budget_take(struct memory_budget *b, uint64_t bytes)
-{
-    uint64_t used = __atomic_load_n(&b->used_bytes, __ATOMIC_RELAXED);
-    do {
-        if (b->limit_bytes < bytes || used > b->limit_bytes - bytes)
-            return false;
-    } while (!__atomic_compare_exchange_n(&b->used_bytes, &used, used + bytes, true, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
-    return true;
-}
-
-static void budget_give(struct memory_budget *b, uint64_t bytes)
-{
-    uint64_t before = __atomic_fetch_sub(&b->used_bytes, bytes, __ATOMIC_RELAXED);
-    assert(before >= bytes);
-}
-
 /* Maps bytes at a multiple of the huge page's size if they are worth one. */
 static uint8_t *chunk_map(size_t bytes)
 {
@@ -324,14 +372,14 @@ static bool memory_grow(struct memory *m)
 {
     if (m->chunk_count >= CHUNKS_MAX || (m->chunk_count + 1) >= UINT32_MAX / m->chunk_pages)
         return false;
-    if (!budget_take(m->budget, m->chunk_bytes))
+    if (!budget_take(m, m->chunk_bytes))
         return false;
     struct chunk *chunks = reallocarray(m->chunks, m->chunk_count + 1, sizeof(struct chunk));
     if (chunks != NULL)
         m->chunks = chunks;
     uint16_t index = (uint16_t)m->chunk_count;
     if (chunks == NULL || !chunk_init(&chunks[index], index, m->chunk_bytes)) {
-        budget_give(m->budget, m->chunk_bytes);
+        budget_give(m, m->chunk_bytes);
         return false;
     }
     struct chunk *c = &m->chunks[index];
@@ -354,9 +402,12 @@ void memory_free(struct memory *m)
         struct chunk *c = &m->chunks[i];
         if (m->reactor->ops->memory_chunk != NULL)
             (void)m->reactor->ops->memory_chunk(m->reactor, (uint16_t)i, c->base, c->map_bytes, false);
-        budget_give(m->budget, c->map_bytes);
+        budget_give(m, c->map_bytes);
         chunk_unmap(c);
     }
+    budget_lock(m->budget);
+    m->budget->pools &= ~(UINT64_C(1) << m->budget_pool);
+    budget_unlock(m->budget);
     free(m->chunks);
     free(m);
 }

@@ -18,10 +18,16 @@
 
 struct reactor;
 
-/* What all reactors of one process share: a limit in bytes, taken chunk by chunk. */
+/* What all reactors of one process share: a limit in bytes, taken chunk by chunk, never given back while a
+ * reactor lives. So that the first one to need much does not leave the others without any, each one's half of
+ * an equal share is kept for it. */
+#define BUDGET_POOLS_MAX 64u
 struct memory_budget {
     uint64_t limit_bytes;
-    uint64_t used_bytes; /* atomic */
+    uint64_t used_bytes;                   /* atomic */
+    uint64_t pools;                        /* a bit for each that takes from it: one a reactor */
+    uint64_t held_bytes[BUDGET_POOLS_MAX]; /* by each */
+    bool lock;                             /* growing is rare; never held over a call */
 };
 
 struct page {
@@ -60,7 +66,7 @@ static inline struct page *page_at(struct page *p, uint32_t i)
 
 /* Bytes of the pool: in use by pages, and taken from the budget. */
 void memory_usage(const struct memory *m, uint64_t *ret_used_bytes, uint64_t *ret_held_bytes);
-/* The limit of the budget that the pool takes from. */
+/* What the pool can hold at most: its budget without what is kept for the others. */
 uint64_t memory_limit_bytes(const struct memory *m);
 /* Asserts the documented invariants of the whole pool; slow, for tests and the simulator. */
 void memory_check(const struct memory *m);

@@ -359,10 +359,55 @@ static void longest_run_fits_a_chunk(void **state)
     assert_int_equal(results[0], 0);
 }
 
+/* All that the current reactor's pool can get. */
+static uint32_t take_all(struct page **pages, uint32_t max)
+{
+    uint32_t n = 0;
+    while (n < max && page_alloc(256, &pages[n]) == 0)
+        n++;
+    return n;
+}
+
+static void one_reactor_leaves_the_others_their_share(void **state)
+{
+    (void)state;
+    static struct page *first[64], *second[64];
+    struct test_world w[2];
+    struct reactor *r[2];
+    struct memory_budget budget = {.limit_bytes = 32 * MIB};
+    for (int i = 0; i < 2; i++) {
+        test_world_init(&w[i]);
+        struct reactor_options o = {
+            .world = &test_world_ops, .world_ctx = &w[i], .budget = &budget, .chunk_bytes = MIB};
+        assert_int_equal(reactor_new(&o, &r[i]), 0);
+    }
+    struct reactor *before = reactor_enter(r[0]);
+    uint32_t n = take_all(first, 64);
+    assert_int_equal(n, 24); /* a quarter is the other's */
+    assert_int_equal(memory_limit_bytes(reactor_memory(r[0])), 24 * MIB);
+    reactor_enter(r[1]);
+    uint32_t m = take_all(second, 64);
+    assert_int_equal(m, 8);
+    assert_int_equal(budget.used_bytes, 32 * MIB);
+    while (m > 0)
+        page_put(second[--m], 256);
+    reactor_enter(r[0]);
+    while (n > 0)
+        page_put(first[--n], 256);
+    reactor_enter(before);
+    for (int i = 0; i < 2; i++) {
+        reactor_free(r[i]);
+        test_world_done(&w[i]);
+    }
+    assert_int_equal(budget.used_bytes, 0);
+    assert_int_equal(budget.pools, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(runs_are_contiguous_and_cost_what_they_hold, setup),
+        cmocka_unit_test_setup(one_reactor_leaves_the_others_their_share, setup),
         cmocka_unit_test_setup(freed_pages_coalesce, setup),
         cmocka_unit_test_setup(pages_of_a_run_live_separately, setup),
         cmocka_unit_test_setup(cache_gives_way_when_the_budget_is_used, setup),
