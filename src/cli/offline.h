@@ -50,4 +50,8 @@ int offline_records_open(struct offline *o) MUST_CHECK may_yield;
 int offline_drives_open(struct offline *o) MUST_CHECK may_yield;
 void offline_close(struct offline *o) may_yield;
 
+/* offline_check_copies.c: roots and log of one volume, before it is opened. */
+void offline_copies_check(struct offline *o, const char *name, const struct volume_env *env, struct uuid id)
+    may_yield;
+
 #endif

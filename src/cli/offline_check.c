@@ -418,6 +418,7 @@ static void volume_check_one(struct offline *o, const struct volume_record *reco
         free(l.ranges);
         return;
     }
+    offline_copies_check(o, record->name, &env, record->id);
     env.copy_rewritten = copy_rewritten;
     env.ctx = &l;
     progress(o, record->name, "replay", NULL);

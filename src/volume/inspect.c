@@ -167,3 +167,36 @@ int volume_inspect_past(struct volume *v, uint32_t member, uint64_t end,
     page_put(pages, count);
     return r;
 }
+
+/* Header, records and payload of one member's copy. */
+static may_yield bool copy_good(struct volume *v, uint32_t member, const struct log_found *b,
+                                struct page *pages)
+{
+    uint32_t blocks = b->header_blocks + b->payload_blocks;
+    struct log_found found;
+
+    return !log_blocks_read(v, member, b->position, blocks, pages) &&
+           !log_batch_parse(pages->data, b->header_blocks, v->record.id, &found) &&
+           found.sequence == b->sequence && found.epoch == b->epoch &&
+           payload_good(&found, pages->data + (size_t)b->header_blocks * BLOCK_SIZE);
+}
+
+int volume_inspect_log_copies(struct volume *v, const struct log_scan *scan,
+                              void (*fn)(void *ctx, uint32_t member), void *ctx)
+{
+    for (size_t i = 0; i < scan->count && scan->batches[i].sequence < scan->durable; i++) {
+        const struct log_found *b = &scan->batches[i];
+        uint32_t blocks = b->header_blocks + b->payload_blocks;
+        struct page *pages;
+        if (blocks > PAGE_RUN_MAX)
+            continue;
+        int r = page_alloc_wait(blocks, DEADLINE_NEVER, &pages);
+        if (r)
+            return r;
+        for (uint32_t m = 0; m < v->record.member_count; m++)
+            if (readable(v->system[0], m) && !copy_good(v, m, b, pages))
+                fn(ctx, m);
+        page_put(pages, blocks);
+    }
+    return 0;
+}

@@ -38,4 +38,9 @@ int volume_inspect_past(struct volume *v, uint32_t member, uint64_t end,
                         int (*fn)(void *ctx, uint64_t position, uint32_t blocks), void *ctx)
     MUST_CHECK may_yield;
 
+/* Calls fn for each member's copy of a batch of the scan that is below its durable mark and does not verify.
+ */
+int volume_inspect_log_copies(struct volume *v, const struct log_scan *scan,
+                              void (*fn)(void *ctx, uint32_t member), void *ctx) MUST_CHECK may_yield;
+
 #endif

@@ -92,6 +92,27 @@ spoil "${drives[1]}" data twofold 5 >/dev/null
 fails 'a mirrored copy: drive and number are named' 1 "twofold: 5 block.*${drives[1]}" check
 is "$(check_json | json 'sum(v["lost_blocks"] for v in d["volumes"])')" 0 'nothing of it is lost'
 cp --sparse=always "$TEST_TMP/saved" "${drives[1]}"
+for drive in "${drives[@]}"; do # one that has roots of it
+    root=$(ashlar inspect "$NODE_DIR" --blocks "$drive" --json |
+        json "max((b['offset'] + b['length'] for b in d if b['kind'] == 'root' and b['volume'] == 'twofold'), default='')")
+    [ -z "$root" ] || break
+done
+newest=$(ashlar inspect "$NODE_DIR" --volume twofold --json | json "d['txg'] % 16")
+offset=$("$PYTHON" - "$drive" "$NODE_DIR" "$ASHLAR_BUILD/ashlar" "$newest" <<'PY'
+import json, subprocess, sys
+drive, folder, ashlar, newest = sys.argv[1:]
+def ask(*args):
+    return json.loads(subprocess.run([ashlar, "inspect", folder, *args, "--json"], capture_output=True).stdout)
+uuid = next(d["drive"] for d in ask()["drives"] if d["path"] == drive)
+member = next(m for m in ask("--volume", "twofold", "--groups")["groups"][0]["members"] if m["drive"] == uuid)
+sb = json.loads(subprocess.run([ashlar, "inspect", drive, "--json"], capture_output=True).stdout)["superblocks"][0]
+print((sb["slab_offset"] + member["slab"] * sb["slab_bytes"]) // 4096 + int(newest))
+PY
+)
+cp --sparse=always "$drive" "$TEST_TMP/saved.root"
+head -c 4096 /dev/urandom | dd of="$drive" bs=4096 seek="$offset" conv=notrunc status=none
+fails 'one copy of the newest root' 1 "twofold: a root on the drive $drive is wrong" check
+cp --sparse=always "$TEST_TMP/saved.root" "$drive"
 head -c 4096 /dev/zero | dd of="${drives[1]}" bs=4096 conv=notrunc status=none
 fails 'a superblock' 1 "${drives[1]}: the superblock at its beginning" check
 head -c 8192 /dev/urandom | dd of="${drives[1]}" bs=4096 seek=16 conv=notrunc status=none
