@@ -205,7 +205,7 @@ bool space_ready_data(const struct volume *v, uint32_t n)
 
 uint32_t space_commit_nodes(const struct volume *v)
 {
-    return (uint32_t)MIN(v->space.chunks / 4, UINT64_C(1) << 20) + 16;
+    return (uint32_t)MIN(v->space.chunks / 2, UINT64_C(1) << 20) + 32;
 }
 
 bool space_ready_nodes(const struct volume *v, uint32_t nodes, enum space_urgency u)
@@ -294,10 +294,11 @@ void space_free(struct volume *v, uint64_t txg, uint32_t space, uint64_t block, 
 
     assert(sg && count > 0 && block + count <= sg->blocks);
     run_list_add(&s->frees[txg % SPACE_TXGS], space, block, count);
-    s->freed_blocks[txg % SPACE_TXGS] += count;
     sg->waiting += count;
     if (sg->group->purpose == GROUP_TREE)
         v->tree_nodes -= count / NODE_BLOCKS;
+    else
+        s->freed_data[txg % SPACE_TXGS] += count;
 }
 
 int space_claim(struct volume *v, uint64_t txg, uint32_t space, uint64_t block, uint32_t count)

@@ -68,9 +68,9 @@ struct space {
     uint64_t chunks; /* space items of all groups: bounds what a commit touches */
     struct run_list allocs[SPACE_TXGS];
     struct run_list frees[SPACE_TXGS];
-    uint64_t freed_blocks[SPACE_TXGS];
-    struct group *current[3]; /* where the last block was taken */
-    uint32_t streak;          /* blocks taken from current[GROUP_DATA] in a row */
+    uint64_t freed_data[SPACE_TXGS]; /* blocks in frees that are data: worth a commit of their own */
+    struct group *current[3];        /* where the last block was taken */
+    uint32_t streak;                 /* blocks taken from current[GROUP_DATA] in a row */
     uint64_t version;  /* grows when a fold or release begins or ends: a load in between starts again */
     bool adding_tree;  /* a tree group is being activated or made */
     uint32_t creating; /* groups being made in the background */
@@ -108,7 +108,8 @@ int space_adopt_group(struct volume *v, struct group *g, uint32_t used) MUST_CHE
 int space_commit_items(struct volume *v, uint64_t txg) MUST_CHECK may_yield;
 /* Root txg is durable: frees of txg-1 can be used. Gives wholly free groups back. */
 void space_commit_done(struct volume *v, uint64_t txg) may_yield;
-/* Nodes that a commit may need at most for the pool tree. */
+/* Nodes that commits may need at most for the pool tree: for two, since what one frees comes back with the
+ * next. */
 uint32_t space_commit_nodes(const struct volume *v);
 /* Among space*.c: the bitmap of a group comes into memory, or leaves it. */
 int space_activate(struct volume *v, struct space_group *sg) MUST_CHECK may_yield;

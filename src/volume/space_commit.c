@@ -189,12 +189,14 @@ void space_commit_done(struct volume *v, uint64_t txg)
         space_release_run(v, &frees->runs[i]);
     run_list_done(frees);
     run_list_done(&s->allocs[txg % SPACE_TXGS]);
-    s->freed_blocks[(txg - 1) % SPACE_TXGS] = 0;
+    s->freed_data[(txg - 1) % SPACE_TXGS] = 0;
     s->create_error_ns = 0;
     waitq_wake_all(&s->changed);
     space_destroy_retired(v, txg);
     if (!v->replaying) /* the rest of the log may name what looks free now */
         space_retire(v, v->txg);
-    if (s->frees[txg % SPACE_TXGS].count > 0)
+    /* Data space comes back by itself. A commit's own nodes wait for company: else an idle volume would
+     * commit for ever. */
+    if (s->freed_data[txg % SPACE_TXGS] > 0)
         txg_dirty(v);
 }

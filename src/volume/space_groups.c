@@ -271,6 +271,14 @@ int space_ensure_nodes(struct volume *v, uint32_t nodes, enum space_urgency u)
 
 /* ---- Giving back ---- */
 
+static bool members_settled(const struct group *g)
+{
+    for (uint32_t i = 0; i < g->member_count; i++)
+        if (g->members[i].state == MEMBER_FILLING)
+            return false;
+    return true;
+}
+
 void space_retire(struct volume *v, uint64_t txg)
 {
     struct space *s = &v->space;
@@ -281,7 +289,8 @@ void space_retire(struct volume *v, uint64_t txg)
 
     LIST_FOREACH_SAFE (&s->idle[GROUP_DATA], it) {
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
-        if (sg->free != sg->blocks || sg->waiting || sg->loading || sg->retired_txg || sg->item_dirty)
+        if (sg->free != sg->blocks || sg->waiting || sg->loading || sg->retired_txg || sg->item_dirty ||
+            !members_settled(sg->group)) /* repair may be at it */
             continue;
         if (++free_groups <= spare)
             continue;
