@@ -6,7 +6,8 @@
  */
 #include "sim/seed.h"
 
-#include <stdlib.h>
+#include "sim/alloc.h"
+
 
 struct tick {
     struct seed *seed;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim/content.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
+
+#include "sim/alloc.h"
 
 #define SECTOR     512u
 #define HUGE_BYTES (2 * MIB)

@@ -16,7 +16,8 @@
 #include "runtime/checksum.h"
 #include "runtime/error.h"
 
-#include <stdlib.h>
+#include "sim/alloc.h"
+
 
 #define OPEN_US    20u
 #define REPLACE_US 200u

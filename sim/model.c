@@ -26,7 +26,8 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
+
+#include "sim/alloc.h"
 
 #define WORDS (BLOCK_SIZE / 8)
 #define NEVER UINT64_MAX

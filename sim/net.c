@@ -19,7 +19,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
+
+#include "sim/alloc.h"
 
 #define WINDOW_BYTES (256 * KIB)
 #define BACKLOG_MAX  64u

@@ -202,6 +202,14 @@ static void wait_some(struct job *jobs, uint32_t count, const struct runner_opti
             seed_finished(o, sum, &jobs[index[k]].result);
 }
 
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal)
+{
+    (void)signal;
+    interrupted = 1;
+}
+
 int runner_run(const struct runner_options *o, struct runner_summary *ret)
 {
     struct runner_summary sum = {.fewest_acked = UINT64_MAX};
@@ -209,13 +217,16 @@ int runner_run(const struct runner_options *o, struct runner_summary *ret)
     count = MIN(count, 256u);
     struct job *jobs = calloc(count, sizeof(*jobs));
     assert(jobs != NULL);
+    /* What was done until then is told, too. */
+    signal(SIGINT, on_interrupt);
+    signal(SIGTERM, on_interrupt);
     uint64_t began = wall_ns();
     uint64_t until = o->minutes != 0 ? began + o->minutes * 60 * NSEC_PER_SEC : UINT64_MAX;
     uint64_t next = o->first;
     bool more = o->first <= o->last;
     for (;;) {
         uint32_t running = 0;
-        if (wall_ns() >= until || (o->failures_max != 0 && sum.failed >= o->failures_max))
+        if (interrupted || wall_ns() >= until || (o->failures_max != 0 && sum.failed >= o->failures_max))
             more = false;
         for (uint32_t i = 0; i < count; i++) {
             if (jobs[i].pid == 0 && more) {

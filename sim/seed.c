@@ -16,8 +16,9 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <time.h>
+
+#include "sim/alloc.h"
 
 #define STREAM_WORKLOAD 4
 #define STREAM_CHAOS    5

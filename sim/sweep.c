@@ -9,7 +9,7 @@
 
 #define POINTS_MAX 5000u
 
-static const char *const kind_names[] = {"io", "alloc"};
+static const char *const kind_names[] = {"io", "alloc", "malloc"};
 static const char *const phase_names[] = {"start", "commit", "replay", "repair", "grow"};
 static_assert(ARRAY_SIZE(kind_names) == SWEEP_KINDS && ARRAY_SIZE(phase_names) == SWEEP_PHASES, "");
 
@@ -57,8 +57,10 @@ static void arm(struct sweep *sw)
     bool bears_one = sw->phase != SWEEP_REPAIR || sw->seed->w.copies > 2;
     if (sw->kind == SWEEP_IO)
         sim_node_fail_io(sw->seed->node, sw->nth, bears_one ? NULL : "/drive-0");
-    else
+    else if (sw->kind == SWEEP_ALLOC)
         sim_node_fail_alloc(sw->seed->node, sw->nth);
+    else
+        sim_node_fail_malloc(sw->seed->node, sw->nth);
 }
 
 static struct sim_swarm scenario(uint64_t seed)
@@ -199,7 +201,7 @@ static void failing_main(void *arg) fiber_role_assumed
         struct sim_target_status st;
         s->target->ops->get_status(s->target, &st);
         /* A single copy may be refused; whatever is shown must be right. */
-        if (st.state == 0 && sw->err == 0 && (s->w.copies > 1 || sw->kind == SWEEP_ALLOC))
+        if (st.state == 0 && sw->err == 0 && (s->w.copies > 1 || sw->kind != SWEEP_IO))
             workload_verify(s);
     }
     s->life_over = true;

@@ -9,7 +9,7 @@
 
 #include "sim/seed.h"
 
-enum sweep_kind { SWEEP_IO, SWEEP_ALLOC, SWEEP_KINDS };
+enum sweep_kind { SWEEP_IO, SWEEP_ALLOC, SWEEP_MALLOC, SWEEP_KINDS };
 enum sweep_phase { SWEEP_START, SWEEP_COMMIT, SWEEP_REPLAY, SWEEP_REPAIR, SWEEP_GROW, SWEEP_PHASES };
 
 bool sweep_kind_parse(const char *name, enum sweep_kind *ret);

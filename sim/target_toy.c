@@ -12,7 +12,8 @@
 #include "runtime/list.h"
 #include "sim/target.h"
 
-#include <stdlib.h>
+#include "sim/alloc.h"
+
 
 #define TOY_PATH  "/toy"
 #define TOY_MAGIC UINT64_C(0x31304d4953594f54)

@@ -20,7 +20,8 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdlib.h>
+
+#include "sim/alloc.h"
 
 #define TURN_COST_NS UINT64_C(200)
 
@@ -299,7 +300,7 @@ void sim_node_start(struct sim_node *n, uint32_t reactors, uint64_t budget_bytes
     n->cut = false;
     n->cut_at = 0;
     n->submissions = 0;
-    n->fail_io_in = n->fail_alloc_in = 0;
+    n->fail_io_in = n->fail_alloc_in = n->fail_malloc_in = 0;
     n->failed = false;
     list_init(&n->in_flight);
     n->budget = calloc(1, sizeof(*n->budget)); /* never freed: a dead process's pages still count on it */
@@ -427,9 +428,27 @@ void sim_node_fail_alloc(struct sim_node *n, uint64_t nth)
     n->failed = false;
 }
 
+volatile uint32_t sim_alloc_exempt;
+
+void sim_node_fail_malloc(struct sim_node *n, uint64_t nth)
+{
+    n->fail_malloc_in = nth;
+    n->failed = false;
+}
+
+bool sim_malloc_fails(void)
+{
+    struct sim_node *n = sim_alloc_exempt == 0 ? sim_node_current() : NULL;
+    if (PREDICT_TRUE(n == NULL || n->fail_malloc_in == 0) || --n->fail_malloc_in > 0)
+        return false;
+    n->failed = true;
+    sim_trace(n->sim, "fail-malloc", "", n->index, 0, 0);
+    return true;
+}
+
 bool sim_node_failed(struct sim_node *n)
 {
-    n->fail_io_in = n->fail_alloc_in = 0;
+    n->fail_io_in = n->fail_alloc_in = n->fail_malloc_in = 0;
     return n->failed;
 }
 

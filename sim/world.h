@@ -171,6 +171,10 @@ uint64_t sim_file_unflushed(const struct sim_file *f);
  * page allocations, once. path is borrowed. */
 void sim_node_fail_io(struct sim_node *n, uint64_t nth, const char *path);
 void sim_node_fail_alloc(struct sim_node *n, uint64_t nth);
+/* The same for malloc, calloc and realloc of the node's code; only in a program that is linked with
+ * malloc_wrap.c. */
+void sim_node_fail_malloc(struct sim_node *n, uint64_t nth);
+bool sim_malloc_fails(void); /* malloc_wrap.c asks */
 /* True once that failure has happened; disarms what has not. */
 bool sim_node_failed(struct sim_node *n);
 

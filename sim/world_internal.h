@@ -30,7 +30,7 @@ struct sim_node {
     struct list in_flight; /* struct sim_io.link, in order of submission */
     uint64_t submissions, cut_at;
     bool cut;
-    uint64_t fail_io_in, fail_alloc_in;
+    uint64_t fail_io_in, fail_alloc_in, fail_malloc_in;
     const char *fail_io_path; /* NULL: of any file */
     bool failed;
 };
