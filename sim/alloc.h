@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the simulator itself. The sweep over allocations lets malloc fail inside of nodes (malloc_wrap.c);
- * what the world and the checker allocate on a node's behalf is exempt. Include it last: it renames.
+ * Memory of the simulator itself. The sweep over allocations lets malloc fail inside of nodes
+ * (malloc_wrap.c); what the world and the checker allocate on a node's behalf is exempt. Include it last: it
+ * renames.
  */
 #ifndef ASHLAR_SIM_ALLOC_H
 #define ASHLAR_SIM_ALLOC_H
@@ -9,7 +10,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-extern volatile uint32_t sim_alloc_exempt; /* > 0: an allocation of the simulator; volatile: malloc looks at it */
+extern volatile uint32_t
+    sim_alloc_exempt; /* > 0: an allocation of the simulator; volatile: malloc looks at it */
 
 static inline void *sim_malloc(size_t n)
 {

@@ -8,7 +8,6 @@
 
 #include "sim/alloc.h"
 
-
 struct tick {
     struct seed *seed;
     uint64_t life;

@@ -18,7 +18,6 @@
 
 #include "sim/alloc.h"
 
-
 #define OPEN_US    20u
 #define REPLACE_US 200u
 /* Of a slow I/O on a slow drive: longer, and a kernel would have given it up. */

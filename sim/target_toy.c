@@ -14,7 +14,6 @@
 
 #include "sim/alloc.h"
 
-
 #define TOY_PATH  "/toy"
 #define TOY_MAGIC UINT64_C(0x31304d4953594f54)
 #define TOY_BYTES (512 * MIB)

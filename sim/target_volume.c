@@ -104,7 +104,10 @@ static int place_open(struct sim_node *n, const struct sim_swarm *w, struct plac
     for (uint32_t i = 0; err == 0 && i < w->drives; i++) {
         char path[SIM_PATH_SIZE];
         sim_drive_path(i, path);
-        if (drive_add(p, path) != 0 && w->replace_bad_drives) {
+        int add_err = drive_add(p, path);
+        if (add_err == ERR_NO_MEMORY) { /* says nothing about the drive */
+            err = add_err;
+        } else if (add_err != 0 && w->replace_bad_drives) {
             err = drive_replace(p, w, path);
             if (err == 0)
                 err = drive_add(p, path);

@@ -214,6 +214,8 @@ static int fiber_new(const char *name, void (*fn)(void *arg), void *arg, bool jo
     assert(r != NULL && fn != NULL && name != NULL);
     if (r->fiber_count >= r->fibers_max)
         return ERR_TOO_MANY_FIBERS;
+    if (timer_reserve(r, r->fiber_count + 1 + TIMERS_BESIDE_FIBERS) != 0)
+        return ERR_NO_MEMORY;
     struct fiber *f = stack_get(r);
     if (f == NULL)
         return ERR_NO_MEMORY;

@@ -116,6 +116,9 @@ void fiber_drain_stacks(struct reactor *r);
 bool reactor_finished(const struct reactor *r);
 
 /* timer.c */
+/* Room for so many timers at once. ERR_NO_MEMORY. */
+#define TIMERS_BESIDE_FIBERS 256u
+int timer_reserve(struct reactor *r, uint32_t count) MUST_CHECK;
 void timer_run_due(struct reactor *r);
 uint64_t timer_next_ns(const struct reactor *r);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Timers: a binary heap per reactor, from index 1, so that heap_index 0 means "not armed". */
+#include "runtime/error.h"
 #include "runtime/reactor_internal.h"
 
 #include <stdlib.h>
@@ -35,19 +36,29 @@ static void heap_down(struct reactor *r, uint32_t i, struct timer *t)
     heap_place(r, i, t);
 }
 
+int timer_reserve(struct reactor *r, uint32_t count)
+{
+    if (count < r->timer_capacity)
+        return 0;
+    uint32_t capacity = MAX(2 * r->timer_capacity, count + 1);
+    struct timer **timers = reallocarray(r->timers, capacity, sizeof(struct timer *));
+    if (timers == NULL)
+        return ERR_NO_MEMORY;
+    r->timers = timers;
+    r->timer_capacity = capacity;
+    return 0;
+}
+
 void timer_start(struct timer *t, uint64_t when_ns)
 {
     struct reactor *r = reactor_tls;
     assert(r != NULL && t->fn != NULL);
     timer_stop(t);
     t->when_ns = when_ns;
-    if (r->timer_count + 1 >= r->timer_capacity) {
-        uint32_t capacity = r->timer_capacity == 0 ? 64 : 2 * r->timer_capacity;
-        struct timer **timers = reallocarray(r->timers, capacity, sizeof(struct timer *));
-        assert(timers != NULL); /* 8 bytes a fiber; a timer that is lost would hang its waiter for ever */
-        r->timers = timers;
-        r->timer_capacity = capacity;
-    }
+    /* There is room for a timer a fiber, and some more. A timer that is lost would hang its waiter for ever.
+     */
+    int err = timer_reserve(r, r->timer_count + 1);
+    assert(err == 0);
     r->timer_count++;
     heap_up(r, r->timer_count, t);
 }

@@ -251,8 +251,8 @@ static int load_space(struct loaded *l, const struct tree_key *key, const uint8_
     g->used += le32_get(item.used);
     const uint8_t *defer = value + sizeof(item) + bytes;
     for (uint32_t i = 0; i < blocks; i++)
-        if (defer[i >> 3] >> (i & 7) & 1)
-            run_list_add(&l->deferred, g->group.id, key->offset + i, 1);
+        if ((defer[i >> 3] >> (i & 7) & 1) && !run_list_add(&l->deferred, g->group.id, key->offset + i, 1))
+            return ERR_NO_MEMORY;
     return 0;
 }
 

@@ -11,25 +11,33 @@
 #define DELETE_RESERVE_NODES 96u
 #define DATA_STREAK_BLOCKS   256u
 
-void run_list_add(struct run_list *l, uint32_t space, uint64_t block, uint32_t count)
+bool run_list_add(struct run_list *l, uint32_t space, uint64_t block, uint32_t count)
 {
     if (l->count > 0) {
         struct block_run *last = &l->runs[l->count - 1];
         if (last->space == space && last->block + last->count == block && last->count + count > last->count) {
             last->count += count;
-            return;
+            return true;
         }
     }
     if (l->count == l->capacity) {
         size_t n = l->capacity ? l->capacity * 2 : 64;
         struct block_run *p = realloc(l->runs, n * sizeof(*p));
-        /* Losing track of a block would be worse than stopping: bounded by the dirty limits, a few MiB at
-         * most. */
-        assert(p);
+        if (!p)
+            return false;
         l->runs = p;
         l->capacity = n;
     }
     l->runs[l->count++] = (struct block_run){.space = space, .count = count, .block = block};
+    return true;
+}
+
+/* Losing track of a block is worse than stopping: no root is written any more (commit_write), and what the
+ * log has is replayed. */
+static void track(struct volume *v, struct run_list *l, uint32_t space, uint64_t block, uint32_t count)
+{
+    if (!run_list_add(l, space, block, count))
+        volume_fail(v, ERR_NO_MEMORY, "keeping account of space");
 }
 
 void run_list_done(struct run_list *l)
@@ -250,7 +258,7 @@ static void take(struct volume *v, struct space_group *sg, uint32_t first, uint3
     sg->cursor = first + n;
     s->ready[p] -= n;
     s->total_free[p] -= n;
-    run_list_add(&s->allocs[txg % SPACE_TXGS], sg->group->id, first, n);
+    track(v, &s->allocs[txg % SPACE_TXGS], sg->group->id, first, n);
 }
 
 struct block_run space_take_data(struct volume *v, uint32_t n)
@@ -293,7 +301,7 @@ void space_free(struct volume *v, uint64_t txg, uint32_t space, uint64_t block, 
     struct space_group *sg = space_of(v, space);
 
     assert(sg && count > 0 && block + count <= sg->blocks);
-    run_list_add(&s->frees[txg % SPACE_TXGS], space, block, count);
+    track(v, &s->frees[txg % SPACE_TXGS], space, block, count);
     sg->waiting += count;
     if (sg->group->purpose == GROUP_TREE)
         v->tree_nodes -= count / NODE_BLOCKS;
@@ -314,7 +322,7 @@ int space_claim(struct volume *v, uint64_t txg, uint32_t space, uint64_t block, 
     assert(!sg->active); /* replay: nothing is active yet, the lists tell it later */
     sg->free -= count;
     s->total_free[GROUP_DATA] -= count;
-    run_list_add(&s->allocs[txg % SPACE_TXGS], space, block, count);
+    track(v, &s->allocs[txg % SPACE_TXGS], space, block, count);
     return 0;
 }
 

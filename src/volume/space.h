@@ -31,7 +31,8 @@ struct run_list {
     struct block_run *runs;
     size_t count, capacity;
 };
-void run_list_add(struct run_list *l, uint32_t space, uint64_t block, uint32_t count);
+/* false: no memory, and the run is not in the list. */
+bool run_list_add(struct run_list *l, uint32_t space, uint64_t block, uint32_t count) MUST_CHECK;
 void run_list_done(struct run_list *l);
 
 enum space_urgency {

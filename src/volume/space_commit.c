@@ -22,7 +22,7 @@ struct fold_list {
     size_t count, capacity;
 };
 
-static void fold_add(struct fold_list *l, const struct block_run *run, enum fold_kind kind)
+static int fold_add(struct fold_list *l, const struct block_run *run, enum fold_kind kind)
 {
     uint64_t block = run->block;
     uint32_t left = run->count;
@@ -32,14 +32,18 @@ static void fold_add(struct fold_list *l, const struct block_run *run, enum fold
                  first = (uint32_t)(block % SPACE_CHUNK_BLOCKS);
         uint32_t n = MIN(left, SPACE_CHUNK_BLOCKS - first);
         if (l->count == l->capacity) {
-            l->capacity = l->capacity ? l->capacity * 2 : 256;
-            l->folds = realloc(l->folds, l->capacity * sizeof(*l->folds));
-            assert(l->folds);
+            size_t capacity = l->capacity ? l->capacity * 2 : 256;
+            struct fold *folds = realloc(l->folds, capacity * sizeof(*folds));
+            if (!folds)
+                return ERR_NO_MEMORY;
+            l->folds = folds;
+            l->capacity = capacity;
         }
         l->folds[l->count++] = (struct fold){run->space, chunk, first, n, kind};
         block += n;
         left -= n;
     }
+    return 0;
 }
 
 static int fold_compare(const void *pa, const void *pb)
@@ -138,33 +142,33 @@ int space_commit_items(struct volume *v, uint64_t txg)
     int r = item ? 0 : ERR_NO_MEMORY;
 
     s->version++;
-    for (size_t i = 0; i < before->count; i++)
-        fold_add(&l, &before->runs[i], FOLD_TOUCH);
+    for (size_t i = 0; !r && i < before->count; i++)
+        r = fold_add(&l, &before->runs[i], FOLD_TOUCH);
     while (!r) {
         /* The last run of a list grows in place: take only what is new of it. */
-        for (; allocs_done < allocs->count; allocs_done++, alloc_tail = 0) {
+        for (; !r && allocs_done < allocs->count; allocs_done++, alloc_tail = 0) {
             struct block_run run = allocs->runs[allocs_done];
             run.block += alloc_tail;
             run.count -= alloc_tail;
             if (run.count > 0)
-                fold_add(&l, &run, FOLD_ALLOC);
+                r = fold_add(&l, &run, FOLD_ALLOC);
             if (allocs_done + 1 == allocs->count) {
                 alloc_tail = allocs->runs[allocs_done].count;
                 break;
             }
         }
-        for (; frees_done < frees->count; frees_done++, free_tail = 0) {
+        for (; !r && frees_done < frees->count; frees_done++, free_tail = 0) {
             struct block_run run = frees->runs[frees_done];
             run.block += free_tail;
             run.count -= free_tail;
             if (run.count > 0)
-                fold_add(&l, &run, FOLD_FREE);
+                r = fold_add(&l, &run, FOLD_FREE);
             if (frees_done + 1 == frees->count) {
                 free_tail = frees->runs[frees_done].count;
                 break;
             }
         }
-        if (l.count == 0)
+        if (r || l.count == 0)
             break;
         r = fold_all(v, txg, &l, item);
         l.count = 0;

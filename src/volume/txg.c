@@ -113,9 +113,14 @@ void deferred_add(struct volume *v, uint32_t space, uint64_t block, struct page 
     struct deferred_list *l = &v->deferred[v->txg & 1];
 
     if (l->count == l->capacity) {
-        l->capacity = l->capacity ? l->capacity * 2 : 256;
-        l->entries = realloc(l->entries, l->capacity * sizeof(*l->entries));
-        assert(l->entries);
+        size_t capacity = l->capacity ? l->capacity * 2 : 256;
+        struct deferred *entries = realloc(l->entries, capacity * sizeof(*entries));
+        if (!entries) { /* no root may name the blocks now; the log has them */
+            volume_fail(v, ERR_NO_MEMORY, "keeping deferred blocks");
+            return;
+        }
+        l->entries = entries;
+        l->capacity = capacity;
     }
     page_get(page, count);
     l->entries[l->count++] = (struct deferred){.space = space, .count = count, .block = block, .page = page};
@@ -307,6 +312,8 @@ static may_yield int commit_write(struct volume *v, struct commit *c, bool clean
         r = commit_pool(v, c);
     if (!r)
         r = commit_flush(v);
+    if (!r)
+        r = v->state; /* failed meanwhile: what the root would say may be incomplete */
     if (!r)
         r = root_write(v, c->txg, &v->pool.root, c->log_sequence, c->log_block, v->root_log_block,
                        v->replaying ? v->replay_epoch : v->record.epoch, clean);
