@@ -207,7 +207,8 @@ static void make_whole(struct seed *s) may_yield;
 static void make_whole(struct seed *s)
 {
     struct sim_target_status st;
-    bool whole = s->w.copies > 1 || !s->w.rot; /* what had one copy stays lost until it is overwritten */
+    /* What had one copy stays lost until it is overwritten; a full pool may have no slab for a new copy. */
+    bool whole = (s->w.copies > 1 || !s->w.rot) && (s->w.spare_slabs == 0 || s->w.victims == 0);
     if (!seed_wait_jobs(s, whole, &st) || !scrub_once(s, &st))
         return;
     if (st.lost_blocks != 0 && s->w.copies > 1)

@@ -365,7 +365,7 @@ int pool_load(struct volume *v, const struct disk_root *root, uint64_t open_txg)
     return r;
 }
 
-void unknown_slabs_free(struct volume *v, uint32_t groups_end)
+void unknown_slabs_free(struct volume *v, uint32_t first, uint32_t end)
 {
     struct found f;
 
@@ -378,7 +378,7 @@ void unknown_slabs_free(struct volume *v, uint32_t groups_end)
         for (uint32_t m = 0; g && m < g->member_count; m++)
             known |=
                 uuid_equal(group_drive_id(g->members[m].drive), s->drive) && g->members[m].slab == s->slab;
-        if (known || s->group >= groups_end)
+        if (known || s->group < first || s->group >= end)
             continue;
         struct group_drive *d;
         int r = group_drive_open(v->groups, s->drive, &d);

@@ -280,7 +280,7 @@ static may_yield int open_level(struct volume *v)
     if (!r && !v->read_only)
         r = membership_store(v, change_insync, v);
     if (!r && !v->read_only) {
-        unknown_slabs_free(v, groups_end);
+        unknown_slabs_free(v, 0, groups_end);
         r = txg_start(v);
     }
     return r;

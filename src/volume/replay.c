@@ -498,6 +498,8 @@ int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
 {
     struct replay rp = {.volume = v};
 
+    const uint32_t first_new = v->space.next_group; /* of the root */
+
     (void)txg_max;
     v->log.blocks = log_ring_blocks(&v->record);
     int r = log_scan_run(v, root, &rp.scan);
@@ -512,6 +514,10 @@ int replay_run(struct volume *v, const struct disk_root *root, uint64_t txg_max)
     if (!r) {
         absent_make_stale(v, le64_get(root->txg)); /* members of groups that only the log knows */
         single_copies_believe(v);
+        /* Groups that were being made at the crash: no root and no log ever named them, and on a full pool
+         * replay needs their slabs. */
+        if (!rp.scan.hole && !v->read_only && !v->inspect)
+            unknown_slabs_free(v, first_new, UINT32_MAX);
         groups_revive(v);
         r = verify_all(&rp);
     }

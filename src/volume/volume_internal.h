@@ -167,8 +167,8 @@ int pool_load(struct volume *v, const struct disk_root *root, uint64_t open_txg)
 int system_groups_adopt(struct volume *v) MUST_CHECK may_yield;
 int volume_groups_new(struct volume *v) MUST_CHECK;
 void volume_stores_init(struct volume *v);
-/* Slabs of ours on the drives that no group knows are given back. */
-void unknown_slabs_free(struct volume *v, uint32_t groups_end) may_yield;
+/* Slabs of ours on the drives, of groups first .. end-1, that no group knows are given back. */
+void unknown_slabs_free(struct volume *v, uint32_t first, uint32_t end) may_yield;
 
 /* ---- replay.c ---- */
 /* Applies the log to what the root says. Groups and trees are loaded, nothing is served. Leaves the log
