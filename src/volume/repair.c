@@ -86,18 +86,21 @@ static may_yield int members_begin(struct volume *v, uint32_t *ret_filling)
     for (struct group *g = group_next(v->groups, NULL); g;
          g = group_next(v->groups, group_find(v->groups, id))) {
         id = g->id;
+        struct space_group *sg = g->volume_private;
+        if (g->purpose != GROUP_SYSTEM && (!sg || sg->retired_txg))
+            continue; /* it is being given back */
+        if (sg)
+            sg->repairing = true;
         for (uint32_t m = 0; m < g->member_count && !v->repair_cancel && !v->state; m++) {
-            struct space_group *sg = g->volume_private;
-            if (g->members[m].state == MEMBER_STALE && !(sg && sg->retired_txg)) {
+            if (g->members[m].state == MEMBER_STALE) {
                 int r = member_begin(v, g, m);
                 if (r && !result)
                     result = r;
             }
             *ret_filling += g->members[m].state == MEMBER_FILLING;
         }
-        g = group_find(v->groups, id);
-        if (!g)
-            break; /* destroyed meanwhile: the next round sees the rest */
+        if (sg)
+            sg->repairing = false;
     }
     return result;
 }

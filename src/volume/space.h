@@ -49,6 +49,7 @@ struct space_group {
     bool loading;
     bool logged;          /* its existence is in the log or in a root: it may be named */
     bool item_dirty;      /* its group item must go into the next root */
+    bool repairing;       /* a member of it is being placed: it is not destroyed meanwhile */
     uint64_t retired_txg; /* being given back: first root without it; 0: no */
     uint32_t blocks;
     uint32_t free;    /* that can be allocated now */

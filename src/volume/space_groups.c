@@ -316,7 +316,7 @@ void space_destroy_retired(struct volume *v, uint64_t committed)
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
         if (!sg->retired_txg)
             continue;
-        if (sg->retired_txg + 1 > committed) {
+        if (sg->retired_txg + 1 > committed || sg->repairing) {
             txg_dirty(v); /* until a second root does without it */
             continue;
         }
