@@ -19,6 +19,7 @@ static void usage(FILE *out)
             "  --twice            run each seed twice: the trace hashes must be the same\n"
             "  --jobs N           processes at a time (default: one a core)\n"
             "  --max-failures N   stop after so many (default 10; 0: never)\n"
+            "  --in-process       of --seed: not in a child, for a debugger\n"
             "  --target NAME      volume (default) or toy\n"
             "  --mutant NAME      a bug of the simulated world that the checker must find within the seeds:\n"
             "                     no-sync early-ack no-dsync stale-read wrong-block\n");
@@ -44,7 +45,7 @@ static bool parse_range(const char *text, uint64_t *ret_first, uint64_t *ret_las
     return parse_u64(end + 2, '\0', &end, ret_last) && *end == '\0' && *ret_first <= *ret_last;
 }
 
-static int run_one(const struct runner_options *o, uint64_t seed)
+static int run_one(const struct runner_options *o, uint64_t seed, bool in_process)
 {
     struct seed_options so = o->seed;
     so.seed = seed;
@@ -53,7 +54,10 @@ static int run_one(const struct runner_options *o, uint64_t seed)
     swarm_print(&w, stdout);
     fflush(stdout);
     struct seed_result r;
-    runner_one(&so, &r);
+    if (in_process)
+        seed_run(&so, &r);
+    else
+        runner_one(&so, &r);
     if (o->twice && !r.failed) {
         struct seed_result again;
         runner_one(&so, &again);
@@ -144,6 +148,7 @@ enum option_key {
     OPT_SWEEP,
     OPT_PHASE,
     OPT_POINT,
+    OPT_IN_PROCESS,
     OPT_HELP
 };
 static const struct option long_options[] = {
@@ -160,12 +165,13 @@ static const struct option long_options[] = {
     {"sweep", required_argument, NULL, OPT_SWEEP},
     {"phase", required_argument, NULL, OPT_PHASE},
     {"point", required_argument, NULL, OPT_POINT},
+    {"in-process", no_argument, NULL, OPT_IN_PROCESS},
     {"help", no_argument, NULL, OPT_HELP},
     {0},
 };
 
 struct command {
-    bool one, many, sweep, all_phases;
+    bool one, many, sweep, all_phases, in_process;
     enum sweep_kind kind;
     enum sweep_phase phase;
     uint64_t point;
@@ -219,6 +225,9 @@ static bool option_take(struct command *c, int key, const char *arg)
         return c->all_phases || sweep_phase_parse(arg, &c->phase);
     case OPT_POINT:
         return option_number(arg, &c->point);
+    case OPT_IN_PROCESS:
+        c->in_process = true;
+        return true;
     case OPT_MUTANT:
         return mutant_of(arg, &c->o.seed.mutant);
     default:
@@ -282,7 +291,7 @@ int main(int argc, char **argv)
     if (c.replay != NULL)
         return run_file(&c.o, c.replay);
     if (c.one)
-        return run_one(&c.o, c.seed);
+        return run_one(&c.o, c.seed, c.in_process);
     if (c.o.seed.mutant != SIM_MUTANT_NONE)
         return run_mutant(&c);
     struct runner_summary sum;

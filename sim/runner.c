@@ -41,6 +41,8 @@ static void child_run(const struct seed_options *o, uint64_t seed, int fd)
     setrlimit(RLIMIT_CORE, &core);
     struct seed_options so = *o;
     so.seed = seed;
+    if (so.trace)
+        setvbuf(so.out, NULL, _IOLBF, 0); /* so that an assertion stands behind what led to it */
     struct seed_result r = {0};
     (so.run != NULL ? so.run : seed_run)(&so, &r);
     fflush(so.out);
