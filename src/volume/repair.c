@@ -225,6 +225,20 @@ static may_yield int repair_round(struct volume *v, uint32_t *ret_filling)
     return r ? r : first;
 }
 
+/* Free groups that are kept for later hold slabs that copies of data have no other place for. A free group is
+ * taken out of use by one commit, retired by the next one, and its slabs are free after two more. */
+static may_yield void free_groups_give_back(struct volume *v)
+{
+    int r = 0;
+
+    v->space.give_back = true;
+    for (int i = 0; !r && i < 4; i++) {
+        txg_dirty(v);
+        r = volume_commit(v);
+    }
+    v->space.give_back = false;
+}
+
 static may_yield void repair_main(void *arg)
 {
     struct volume *v = arg;
@@ -234,6 +248,10 @@ static may_yield void repair_main(void *arg)
     do {
         v->repair_again = false;
         r = repair_round(v, &filling);
+        if (r == ERR_DRIVE_NO_SPACE && !v->repair_cancel && !v->state) {
+            free_groups_give_back(v);
+            r = repair_round(v, &filling);
+        }
         /* A member that came back may be what another one can be copied from. */
     } while ((v->repair_again ||
               ((!r || r == ERR_GROUP_DEGRADED_BELOW) && volume_stale_members(v) > 0 && filling > 0)) &&

@@ -80,6 +80,7 @@ struct space {
     int create_error;  /* why the last one could not be made */
     bool error_alone;  /* and it was the only one: no other took the room that it lacked */
     uint64_t create_error_ns;
+    bool give_back; /* repair lacks slabs: no free group is kept or made ahead */
     struct waitq changed;
 };
 

@@ -179,7 +179,7 @@ void space_refill(struct volume *v)
     uint64_t want = groups_ahead(v) * v->record.slab_blocks;
     uint64_t have = s->total_free[GROUP_DATA] + (uint64_t)s->creating * v->record.slab_blocks;
 
-    if (s->creating >= CREATE_AT_ONCE || have >= want || v->closing || v->state)
+    if (s->creating >= CREATE_AT_ONCE || have >= want || s->give_back || v->closing || v->state)
         return;
     if (s->create_error && reactor_now_ns() - s->create_error_ns <= CREATE_RETRY_NS)
         return;
@@ -282,9 +282,10 @@ static bool members_settled(const struct group *g)
 void space_retire(struct volume *v, uint64_t txg)
 {
     struct space *s = &v->space;
-    /* The tree may want slabs that data groups hold: then none is kept for later. */
+    /* The tree, or repair, may want slabs that data groups hold: then none is kept for later. */
     bool tree_short = !space_ready_nodes(v, 1, SPACE_NORMAL);
-    uint64_t spare = tree_short ? 0 : MAX(groups_ahead(v) + 1, s->group_count[GROUP_DATA] / 8);
+    bool short_of = tree_short || s->give_back;
+    uint64_t spare = short_of ? 0 : MAX(groups_ahead(v) + 1, s->group_count[GROUP_DATA] / 8);
     uint64_t free_groups = 0;
 
     LIST_FOREACH_SAFE (&s->idle[GROUP_DATA], it) {
@@ -300,7 +301,7 @@ void space_retire(struct volume *v, uint64_t txg)
     }
     LIST_FOREACH_SAFE (&s->active[GROUP_DATA], it) {
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
-        if (sg->free == sg->blocks && (tree_short || s->current[GROUP_DATA] != sg->group)) {
+        if (sg->free == sg->blocks && (short_of || s->current[GROUP_DATA] != sg->group)) {
             space_deactivate(v, sg); /* retired next time, if it is still free */
             txg_dirty(v);
         }
