@@ -14,6 +14,8 @@ static void usage(FILE *out)
             "usage: sim --seed N [--trace]            one history; the same one each time\n"
             "       sim --seeds A..B [--minutes M]    many, one process each, on all cores\n"
             "       sim --replay-file FILE            the seeds of a file: NUMBER, then why it is kept\n"
+            "       sim --sweep io|alloc|malloc [--phase start|commit|replay|repair|grow] [--seed N]\n"
+            "                                         fails each I/O, page allocation or malloc of a phase in turn\n"
             "options:\n"
             "  --point N          of a sweep: this one alone (with --trace)\n"
             "  --twice            run each seed twice: the trace hashes must be the same\n"
