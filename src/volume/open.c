@@ -50,12 +50,14 @@ static void limits_init(struct volume *v)
 {
     uint64_t budget_pages = memory_limit_bytes(reactor_memory(reactor_current())) / BLOCK_SIZE;
 
-    /* A sixteenth of memory for dirty nodes, an eighth for data that waits for its place. Twice that may
-     * exist while a commit writes. */
-    v->nodes_max = MIN(MAX(budget_pages / 16 / NODE_BLOCKS, 64u), 16384u);
+    /* Of a volume: a sixth of memory for dirty nodes, a quarter for data that waits for its place. A small
+     * limit costs much: every commit writes each node that it touched. Of all volumes of the reactor: half of
+     * it. */
+    v->nodes_max = MIN(MAX(budget_pages / 6 / NODE_BLOCKS, 64u), 16384u);
     if (v->env.dirty_nodes_max)
         v->nodes_max = v->env.dirty_nodes_max;
-    v->deferred_max = MAX(budget_pages / 8, 256u);
+    v->deferred_max = MAX(budget_pages / 4, 256u);
+    v->dirty_pages_max = MAX(budget_pages / 2, 512u);
 }
 
 struct volume *volume_alloc(const struct volume_env *env, const struct volume_record *record)

@@ -78,10 +78,19 @@ static may_yield int wait_committed(struct volume *v, uint64_t txg)
     return v->state;
 }
 
+static bool too_dirty(const struct volume *v)
+{
+    struct cache_stats s;
+
+    cache_get_stats(v->env.cache, &s);
+    return v->head.dirty_nodes > v->nodes_max ||
+           v->deferred[0].pages + v->deferred[1].pages > v->deferred_max ||
+           s.dirty_pages > v->dirty_pages_max;
+}
+
 int txg_throttle(struct volume *v)
 {
-    while (v->head.dirty_nodes > v->nodes_max ||
-           v->deferred[0].pages + v->deferred[1].pages > v->deferred_max) {
+    while (too_dirty(v)) {
         if (v->state)
             return v->state;
         txg_want_commit(v);
@@ -89,7 +98,7 @@ int txg_throttle(struct volume *v)
         if (r)
             return r;
     }
-    if (v->head.dirty_nodes > v->nodes_max / 2 || v->deferred[v->txg & 1].pages > v->deferred_max / 3)
+    if (v->head.dirty_nodes > v->nodes_max / 4 * 3 || v->deferred[v->txg & 1].pages > v->deferred_max / 2)
         txg_want_commit(v);
     return v->state;
 }

@@ -75,9 +75,10 @@ struct volume {
     uint64_t root_log_sequence, root_log_block; /* of the newest durable root */
     bool replaying;                             /* commits take these instead of cutting the log */
     uint64_t replay_sequence, replay_block, replay_epoch;
-    uint64_t named_blocks; /* data written since the last commit began: bounds replay */
-    uint64_t nodes_max;    /* dirty nodes before writers wait for a commit */
-    uint64_t deferred_max; /* pages */
+    uint64_t named_blocks;    /* data written since the last commit began: bounds replay */
+    uint64_t nodes_max;       /* dirty nodes before writers wait for a commit */
+    uint64_t deferred_max;    /* pages */
+    uint64_t dirty_pages_max; /* of all volumes of the reactor together */
 
     /* membership */
     bool stale_work; /* some drive failed and is not recorded */
