@@ -69,6 +69,17 @@ ok 'inspect shows the pool' ashlar inspect "$NODE_DIR"
 like "$(ashlar inspect "${drives[1]}")" 'superblocks' 'inspect shows a drive'
 fails 'an unknown volume is named' 2 'nothing' ashlar inspect "$NODE_DIR" --volume nothing
 is "$(sums)" "$before" 'replaying, checking and inspecting wrote nothing'
+# Records of the log whose data is on a drive that is away: neither there nor gone.
+for drive in "${drives[@]}"; do
+    kinds=$(ashlar inspect "$NODE_DIR" --blocks "$drive" --json | json "sorted({b['kind'] for b in d if b['volume'] == 'plain'})")
+    case $kinds in *root*) ;; *data*) break ;; esac
+done
+mv "$drive" "$TEST_TMP/away"
+fails 'what only a missing drive has is named' 1 'plain: [0-9]+ bytes at byte [0-9]+ have no good copy' check
+is "$(check_json | json '[v["used_bytes"] for v in d["volumes"] if v["name"] == "plain"]')" \
+    "$(json '[v["used_bytes"] for v in d["volumes"] if v["name"] == "plain"]' <<<"$report")" 'and nothing is dropped for it'
+mv "$TEST_TMP/away" "$drive"
+ok 'with the drive back all is clean' check
 ok 'the node starts from it' start_node
 stop_node
 ok 'check is clean after an orderly stop' check
