@@ -456,7 +456,7 @@ static int io_perform(struct sim_io *i)
         }
         if (i->offset + i->len > c->size_bytes)
             return ERR_SHORT_IO;
-        io_scatter(i, s->o.mutant == SIM_MUTANT_STALE_READ && sim_random_below(&s->random, 50) == 0);
+        io_scatter(i, s->o.mutant == SIM_MUTANT_STALE_READ && sim_random_below(&s->random, 4) == 0);
         return 0;
     case FILE_WRITE:
     case FILE_ZERO:
