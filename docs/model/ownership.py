@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Executable specification of Ashlar's ownership protocol (DESIGN.md, invariants 1-4).
+"""Executable specification of Ashlar's ownership protocol (ARCHITECTURE.md, invariants 1-4).
 
 Explores every interleaving of small worlds: one volume, its record in the coordinator,
 members (drives that hold full copies), owners that claim, fence, write, shrink and grow,

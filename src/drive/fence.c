@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fences (DESIGN.md §3, invariants 3 and 4).
+ * Fences (ARCHITECTURE.md, invariants 3 and 4).
  *
  * The drive remembers for each volume the highest epoch that it accepted, for ever. One session of a volume
  * is current, the one with the volume's newest serial; the check in local_submit() is a single comparison

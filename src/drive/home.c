@@ -7,7 +7,7 @@
  * (reactor_call). A *handle* (struct local_drive) is there once for each drive and reactor: its own open
  * file, its sessions, its counters. I/O never leaves the handle's reactor.
  *
- * The checks of DESIGN.md §4 (volume, epoch, slab) are made for each request on the handle's reactor with
+ * The checks of volume, epoch and slab are made for each request on the handle's reactor with
  * three loads from memory that all reactors share: the drive's state, the serial of the volume's newest
  * session, and the tag of the volume that owns the slab. They need no lock because whoever changes one of
  * them then visits each handle's reactor and waits there for what was admitted before (fence.c), or waits
