@@ -126,8 +126,10 @@ static may_yield int tls_fill(struct tls_stream *t, uint64_t deadline_ns)
     int err = stream_recvv(t->plain, &iov, 1, deadline_ns, &len);
     if (err != 0)
         return err;
-    int n = BIO_write(t->in, t->receive_buffer, (int)len);
-    return n == (int)len ? 0 : ERR_NO_MEMORY;
+    if (BIO_write(t->in, t->receive_buffer, (int)len) == (int)len)
+        return 0;
+    t->failed = true; /* no memory: bytes are lost, and nothing behind them has a meaning */
+    return ERR_PROTOCOL;
 }
 
 /* After an SSL_ call that returned n <= 0: 0 means try again, bytes have come. */
