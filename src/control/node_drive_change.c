@@ -206,10 +206,12 @@ static int removal_check(struct node *n, struct node_drive *d, struct node_volum
     return 0;
 }
 
-static int removal_check_all(struct node *n, struct node_drive *d, struct control_error *e) may_yield
+/* spares: drives that will be there, too, of a size that is not known yet. */
+static int removal_check_all(struct node *n, struct node_drive *d, uint32_t spares, struct control_error *e)
+    may_yield
 {
     uint64_t free_bytes, needed_bytes = 0;
-    uint32_t others = other_drives(n, d, &free_bytes);
+    uint32_t others = other_drives(n, d, &free_bytes) + spares;
     struct node_volume **volumes;
     uint32_t count;
     int r = node_volumes_snapshot(n, &volumes, &count);
@@ -226,7 +228,7 @@ static int removal_check_all(struct node *n, struct node_drive *d, struct contro
             r = removal_check(n, d, volumes[i], others, e);
     }
     node_volumes_release(volumes, count);
-    if (r == 0 && needed_bytes > free_bytes) {
+    if (r == 0 && spares == 0 && needed_bytes > free_bytes) {
         control_error_set(e, ERR_DRIVE_NO_SPACE, "Add a drive first: `ashlar drive add PATH`.",
                           "the other drives have no room for what is on %s (%llu MiB, and %llu MiB are free)",
                           d->path, (unsigned long long)(needed_bytes / MIB),
@@ -262,7 +264,7 @@ int node_drive_remove(struct node *n, struct node_drive *d, struct control_error
         control_error_set(e, ERR_NOT_FOUND, "", "%s was removed before", d->path);
         return ERR_NOT_FOUND;
     }
-    int r = removal_check_all(n, d, e);
+    int r = removal_check_all(n, d, 0, e);
     return r < 0 ? r : drive_retire(n, d, e);
 }
 
@@ -313,6 +315,8 @@ int node_drive_replace(struct node *n, struct node_drive *d, const char *path, b
     int r = 0;
     if (strcmp(new_path, d->path) == 0)
         r = old_path_clear(n, d, e);
+    else if (old_is_good)
+        r = removal_check_all(n, d, 1, e); /* before anything is overwritten for nothing */
     if (r < 0)
         return r;
     struct node_drive *fresh = NULL;
@@ -323,11 +327,14 @@ int node_drive_replace(struct node *n, struct node_drive *d, const char *path, b
     if (r < 0)
         return r;
     if (old_is_good)
-        r = removal_check_all(n, d, e);
+        r = removal_check_all(n, d, 0, e);
     if (r == 0)
         r = drive_retire(n, d, e);
-    if (r < 0)
+    if (r < 0) {
+        event_raise(LOG_WARNING_, "drive-added", "the drive %s is in use, and did not replace %s", fresh->path,
+                    d->path);
         return r;
+    }
     event_raise(LOG_INFO_, "drive-replaced", "the drive %s takes the place of %s", fresh->path, d->path);
     node_volumes_retry(n);
     *ret = fresh;

@@ -40,6 +40,8 @@ fails 'an unknown option is named' 2 'nonsense' ashlar status --nonsense
 fails 'create needs a size' 2 '\-\-size' ashlar volume create v --protect none
 fails 'create needs a protection' 2 '\-\-protect' ashlar volume create v --size 1G
 fails 'a size that is none is named' 2 'many' ashlar volume create v --size many --protect none
+fails 'an answer that cannot be written is no success' 1 'could not be written' \
+    bash -c "\"$ASHLAR_BUILD/ashlar\" help >/dev/full"
 fails 'no node at the socket: it says how to start one' 1 'ashlard --dir' ashlar -s "$TEST_TMP/nothing.sock" status
 while read -r command; do
     # shellcheck disable=SC2086
@@ -105,6 +107,12 @@ first=$(ashlar drive list --json | json 'd[0]["path"]')
 fails 'a drive that a mirror needs is not removed' 1 '(needs|drive add)' ashlar drive remove "$first" --yes
 fails 'a drive that is none' 1 'no drive' ashlar drive remove /dev/nothing --yes
 fails 'a good drive is not replaced by itself' 1 'good drive' ashlar drive replace "$first" --yes
+ashlar volume create single --size 64M --protect none >/dev/null
+fails 'a drive with the only copies of something is not replaced' 1 'last good copy' \
+    ashlar drive replace "$first" "$TEST_TMP/newer" --yes
+is "$(ls "$TEST_TMP/newer" 2>/dev/null)" '' 'and nothing was formatted for it'
+is "$(ashlar drive list --json | json 'len(d)')" 2 'nor taken into the pool'
+ok 'the volume goes away' ashlar volume delete single --yes
 ok 'a file is added as a drive' ashlar drive add "$TEST_TMP/extra" --size 256M
 fails 'it is not added twice' 1 'already' ashlar drive add "$TEST_TMP/extra"
 head -c 1M /dev/zero >"$TEST_TMP/foreign"
