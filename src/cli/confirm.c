@@ -26,7 +26,7 @@ bool cli_confirm(struct cli *c, const char *fmt, ...)
     vsnprintf(question, sizeof(question), fmt, ap);
     va_end(ap);
     if (!isatty(STDIN_FILENO)) {
-        fprintf(c->err, "ashlar: %s\n        Nobody is there to ask: give --yes if you mean it.\n", question);
+        (void)cli_failed(c, "Nobody is there to ask: give --yes if you mean it.", "%s", question);
         return false;
     }
     fprintf(c->err, "%s\nGo on? [y/N] ", question);

@@ -10,10 +10,12 @@ int main(int argc, char **argv)
     if (c.socket == NULL || c.socket[0] == '\0')
         c.socket = CLI_SOCKET;
     int r = cli_parse(&c, argc - 1, argv + 1, &done);
-    if (r != CLI_OK || done)
-        return r;
-    r = c.command->run(&c);
-    if (fflush(stdout) != 0 && r == CLI_OK)
-        r = CLI_FAILED; /* a full disk or a closed pipe: what was asked for was not delivered */
+    if (r == CLI_OK && !done)
+        r = c.command->run(&c);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && r == CLI_OK) {
+        /* A full disk: what was asked for was not delivered. */
+        fputs("ashlar: the answer could not be written\n", stderr);
+        r = CLI_FAILED;
+    }
     return r;
 }

@@ -211,6 +211,17 @@ static void nothing_is_confirmed_without_a_terminal(void **state)
     assert_non_null(strstr(text, "--yes"));
     free(text);
     forget(o);
+    text = NULL;
+    o = understand("volume", "delete", "v", "--json", NULL);
+    o->c.out = open_memstream(&text, &len);
+    o->c.err = fopen("/dev/null", "w");
+    assert_non_null(o->c.err);
+    assert_false(cli_confirm(&o->c, "All of %s goes.", "v"));
+    fclose(o->c.out);
+    fclose(o->c.err);
+    assert_non_null(strstr(text, "\"error\""));
+    free(text);
+    forget(o);
     o = understand("volume", "delete", "v", "--yes", NULL);
     assert_true(cli_confirm(&o->c, "All of %s goes.", "v"));
     forget(o);
