@@ -305,7 +305,7 @@ static int drive_create(struct server *s, const char *path, struct node_drive *r
     r = drive_format(&o, &ret->id, why, sizeof(why));
     if (r < 0)
         control_error_set(e, r,
-                          r == ERR_SYS(ENOSPC)
+                          r == ERR_SYS(ENOSPC) || r == ERR_SYS(EFBIG)
                               ? "Make room on the file system, or make a smaller pool with --drives and "
                                 "--drive-size."
                               : "Nothing of it was changed. Take another path, or remove what is there.",
@@ -380,8 +380,11 @@ int server_pool_start(struct server *s, struct control_error *e)
         return fail(e, r, "", "the pool's record is gone");
     if (r < 0)
         return r;
-    s->node.drive_size_bytes = p.drive_bytes;
     if (p.creating) {
+        /* So may its size; the rest of a plan that is gone on with is made as its beginning was. */
+        if (s->options.drive_size_given)
+            p.drive_bytes = s->options.drive_bytes;
+        s->options.drive_bytes = p.drive_bytes;
         /* The plan of an interrupted first start may be thrown away for another one: nothing is in it. */
         json_t *planned = pool_plan(s);
         if (s->options.path_count > 0 || s->options.drives_given) {
@@ -390,6 +393,7 @@ int server_pool_start(struct server *s, struct control_error *e)
         }
         json_decref(planned);
         r = pool_make(s, &p, e);
+        s->node.drive_size_bytes = p.drive_bytes;
     } else if (s->options.drives_given && json_array_size(p.planned) != s->options.drives) {
         LOG_INFO("--drives is for the first start: the pool exists; add drives with `ashlar drive add PATH`");
     }

@@ -28,6 +28,11 @@ fails 'a second node on the folder is refused and says who has it' 1 "in use by 
 fails 'a busy port is refused with what to do' 1 "port $NODE_PORT.*(in use|nbd-port)" \
     server --dir "$TEST_TMP/d2" --nbd-port "$NODE_PORT" "${small[@]}"
 ok 'and the first node still answers' ashlar status
+"$ASHLAR_BUILD/ashlard" --dir "$TEST_TMP/d2" --nbd-port "$(free_port)" --drives 1 --drive-size 128M 2>/dev/null &
+EXTRA_PIDS+=($!)
+ok 'on another port the start goes on' wait_for 10 ashlar -s "$TEST_TMP/d2/ashlar.sock" status
+is "$(ashlar -s "$TEST_TMP/d2/ashlar.sock" drive add "$TEST_TMP/d2-extra" --json | json 'd["size_bytes"]')" \
+    134217728 'and with the size that was given now'
 is "$(stat -c %a "$ASHLAR_SOCK")" 660 'the control socket is closed to strangers'
 is "$(stat -c %a "$NODE_DIR/nbd.sock")" 660 'and so is nbd.sock'
 
