@@ -331,8 +331,8 @@ int node_drive_replace(struct node *n, struct node_drive *d, const char *path, b
     if (r == 0)
         r = drive_retire(n, d, e);
     if (r < 0) {
-        event_raise(LOG_WARNING_, "drive-added", "the drive %s is in use, and did not replace %s", fresh->path,
-                    d->path);
+        event_raise(LOG_WARNING_, "drive-added", "the drive %s is in use, and did not replace %s",
+                    fresh->path, d->path);
         return r;
     }
     event_raise(LOG_INFO_, "drive-replaced", "the drive %s takes the place of %s", fresh->path, d->path);
