@@ -220,8 +220,9 @@ int runner_run(const struct runner_options *o, struct runner_summary *ret)
     struct job *jobs = calloc(count, sizeof(*jobs));
     assert(jobs != NULL);
     /* What was done until then is told, too. */
-    signal(SIGINT, on_interrupt);
-    signal(SIGTERM, on_interrupt);
+    struct sigaction interrupt = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+    sigaction(SIGINT, &interrupt, NULL);
+    sigaction(SIGTERM, &interrupt, NULL);
     uint64_t began = wall_ns();
     uint64_t until = o->minutes != 0 ? began + o->minutes * 60 * NSEC_PER_SEC : UINT64_MAX;
     uint64_t next = o->first;
@@ -251,5 +252,7 @@ int runner_run(const struct runner_options *o, struct runner_summary *ret)
             printf("failing seed: %" PRIu64 "\n", sum.last_failed);
     }
     *ret = sum;
-    return sum.failed > 0 || sum.fault_missing ? 1 : 0;
+    if (interrupted)
+        printf("interrupted before the last seed\n");
+    return sum.failed > 0 || sum.fault_missing || interrupted ? 1 : 0;
 }
