@@ -389,6 +389,17 @@ void cache_clean(struct cache *c, struct cache_entry *e)
         queue_insert(c, e, e->frequency > 0 ? PLACE_MAIN : PLACE_SMALL);
 }
 
+void cache_clean_data(struct cache *c, struct cache_key key, struct page *page, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++, key.block++) {
+        if (i % CACHE_PREFETCH_MAX == 0 && count > 1)
+            cache_prefetch(c, key, count - i);
+        struct cache_entry *e = cache_find(c, key);
+        if (e && e->dirty && e->page == page_at(page, i))
+            cache_clean(c, e);
+    }
+}
+
 void cache_remove(struct cache *c, struct cache_entry *e)
 {
     if (e->place == PLACE_REMOVED)

@@ -59,6 +59,9 @@ void cache_add_node(struct cache *c, struct cache_entry *e, bool dirty);
 void cache_mark_dirty(struct cache *c, struct cache_entry *e);
 /* Its content is on the drives now. */
 void cache_clean(struct cache *c, struct cache_entry *e);
+/* The same for `count` neighbours from key on, where the cache still holds just these pages: a block that was
+ * freed, or written anew elsewhere, meanwhile is left alone. */
+void cache_clean_data(struct cache *c, struct cache_key key, struct page *page, uint32_t count);
 /* Out with it (its block was freed). A pinned node leaves when the last pin goes. */
 void cache_remove(struct cache *c, struct cache_entry *e);
 void cache_remove_key(struct cache *c, struct cache_key key);

@@ -460,14 +460,8 @@ static void batch_clean_cache(struct volume *v, const struct log_batch *b)
 {
     for (uint32_t i = 0; i < b->data_count; i++) {
         const struct log_data *d = &b->data[i];
-        for (uint32_t k = 0; k < d->count; k++) {
-            struct cache_key key = {v->cache_tag, d->space, d->block + k};
-            if (k % CACHE_PREFETCH_MAX == 0 && d->count > 1)
-                cache_prefetch(v->env.cache, key, d->count - k);
-            struct cache_entry *e = cache_find(v->env.cache, key);
-            if (e && e->dirty && e->page == page_at(d->page, k))
-                cache_clean(v->env.cache, e);
-        }
+        cache_clean_data(v->env.cache, (struct cache_key){v->cache_tag, d->space, d->block}, d->page,
+                         d->count);
     }
 }
 

@@ -146,12 +146,8 @@ static may_yield int deferred_write(struct volume *v, struct deferred_list *l)
     int r = bulk_finish(&bulk);
     for (size_t i = 0; i < l->count; i++) {
         const struct deferred *d = &l->entries[i];
-        for (uint32_t k = 0; k < d->count; k++) {
-            struct cache_key key = {v->cache_tag, d->space, d->block + k};
-            struct cache_entry *e = cache_find(v->env.cache, key);
-            if (e && e->dirty && e->page == page_at(d->page, k))
-                cache_clean(v->env.cache, e);
-        }
+        cache_clean_data(v->env.cache, (struct cache_key){v->cache_tag, d->space, d->block}, d->page,
+                         d->count);
         page_put(d->page, d->count);
     }
     free(l->entries);
