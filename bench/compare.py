@@ -9,6 +9,7 @@ ratios say more than the rates, and CPU more than both. See README.md.
 import argparse
 import json
 import os
+import random
 import shutil
 import socket
 import statistics
@@ -64,9 +65,16 @@ def workloads():
 # ---- Servers ----
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
+    """Below the range of outgoing connections, so that none of those has it when a stopped node comes back."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(('127.0.0.1', port))
+                return port
+            except OSError:
+                continue
 
 
 class Server:

@@ -203,11 +203,25 @@ int file_sync(struct file *f)
 
 /* ---- Network ---- */
 
+/* A process that was killed keeps its sockets for some milliseconds more, until the kernel has taken down its
+ * rings: whoever restarts it at once must not be told that its own port is taken. */
+#define LISTENER_BUSY_NS UINT64_C(2000000000)
+#define LISTENER_POLL_NS UINT64_C(10000000)
+
 int listener_open(const char *address, struct listener **ret)
 {
     struct reactor *r = gate_fiber();
     struct listener *l = NULL;
-    int err = gate_result(r->ops->listener_open(r, address, &l), &l);
+    uint64_t limit_ns = reactor_now_ns() + LISTENER_BUSY_NS;
+    int err;
+    for (;;) {
+        err = gate_result(r->ops->listener_open(r, address, &l), &l);
+        if (err != ERR_SYS(EADDRINUSE) || reactor_now_ns() >= limit_ns)
+            break;
+        int slept = fiber_sleep(LISTENER_POLL_NS);
+        if (slept < 0)
+            return slept;
+    }
     if (err != 0)
         return err;
     assert(l->reactor == r && l->ops != NULL && l->address[0] != '\0');

@@ -39,16 +39,22 @@ static void pause_ms(long ms)
     nanosleep(&t, NULL);
 }
 
+/* Below the range of outgoing connections, so that none of those has it when a killed server comes back. */
 static uint16_t free_port(void)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof(a);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert(fd >= 0);
-    int error = bind(fd, (struct sockaddr *)&a, sizeof(a)) || getsockname(fd, (struct sockaddr *)&a, &len);
-    close(fd);
-    assert(!error);
-    return ntohs(a.sin_port);
+    uint16_t port = (uint16_t)(20000 + getpid() % 12000);
+    int error, on = 1;
+    do {
+        port = port < 32000 ? port + 1 : 20000;
+        struct sockaddr_in a = {
+            .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert(fd >= 0);
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+        error = bind(fd, (struct sockaddr *)&a, sizeof(a));
+        close(fd);
+    } while (error);
+    return port;
 }
 
 /* Starts a program, output appended to DIR/server.log; it dies with us. */

@@ -2,6 +2,7 @@
 """One node for the demonstration: starting, killing and asking it as a person would, by its programs alone."""
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,9 +17,16 @@ class Failed(Exception):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
+    """Below the range of outgoing connections, so that none of those has it when a stopped node comes back."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(('127.0.0.1', port))
+                return port
+            except OSError:
+                continue
 
 
 def wait_until(condition, seconds, what):

@@ -100,12 +100,21 @@ value = eval(sys.argv[1])
 print(json.dumps(value) if isinstance(value, (dict, list, bool)) or value is None else value)' "$1"
 }
 
+# Below the range that the kernel gives to outgoing connections, so that none of those has it when a node that was
+# stopped comes back.
 free_port() {
     "$PYTHON" -c '
-import socket
-s = socket.socket()
-s.bind(("127.0.0.1", 0))
-print(s.getsockname()[1])'
+import random, socket
+while True:
+    port = random.randrange(20000, 32000)
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+    print(port)
+    break'
 }
 
 # ---- A node ----

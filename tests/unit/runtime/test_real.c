@@ -445,6 +445,34 @@ static void unix_socket_that_is_stale_is_replaced(void **state)
         assert_int_equal(results[i], ERR_INVALID);
 }
 
+static fiber_role_assumed void close_later(void *arg)
+{
+    record(3, fiber_sleep(100 * NSEC_PER_MSEC));
+    listener_close(arg);
+}
+
+static fiber_role_assumed void busy_body(void *arg)
+{
+    (void)arg;
+    struct listener *again;
+    record(0, listener_open("tcp:127.0.0.1:0", &listener));
+    record(1, fiber_spawn("close later", close_later, listener));
+    char address[WORLD_ADDRESS_SIZE];
+    snprintf(address, sizeof(address), "%s", listener_address(listener));
+    record(2, listener_open(address, &again));
+    if (results[2] == 0)
+        listener_close(again);
+}
+
+/* As after SIGKILL: the kernel lets go of the dead process's sockets only some milliseconds later. */
+static void address_in_use_is_waited_for(void **state)
+{
+    (void)state;
+    run(busy_body, NULL);
+    for (int i = 0; i <= 3; i++)
+        assert_int_equal(results[i], 0);
+}
+
 enum { CLIENTS = 1000 };
 static struct latch clients;
 static fiber_role_assumed void client_fiber(void *arg)
@@ -695,6 +723,7 @@ int main(void)
         cmocka_unit_test_setup(stream_over_ipv6_and_a_name_carries_bytes, setup),
         cmocka_unit_test_setup(stream_over_a_unix_socket_carries_bytes, setup),
         cmocka_unit_test_setup(unix_socket_that_is_stale_is_replaced, setup),
+        cmocka_unit_test_setup(address_in_use_is_waited_for, setup),
         cmocka_unit_test_setup(thousand_connections_are_served_at_once, setup),
         cmocka_unit_test_setup(peers_may_vanish_and_calls_be_cancelled, setup),
         cmocka_unit_test_setup(peer_that_never_reads_runs_into_the_deadline, setup),
