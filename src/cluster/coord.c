@@ -82,6 +82,12 @@ int coord_put_leased(struct coord *c, const char *key, const char *value, uint64
     return c->ops->put_leased(c, key, value, lease);
 }
 
+void coord_tend(struct coord *c)
+{
+    if (c->ops->tend != NULL)
+        c->ops->tend(c);
+}
+
 void coord_close(struct coord *c)
 {
     c->ops->close(c);

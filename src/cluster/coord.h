@@ -53,6 +53,9 @@ int coord_lease_keep(struct coord *c, uint64_t lease) MUST_CHECK may_yield;
 int coord_put_leased(struct coord *c, const char *key, const char *value, uint64_t lease)
     MUST_CHECK may_yield;
 
+/* Upkeep, every few seconds by whoever has a monitor. */
+void coord_tend(struct coord *c) may_yield;
+
 void coord_close(struct coord *c) may_yield;
 
 /* The file implementation: atomic replacement, checksum and revision inside; loads or creates it. May be
@@ -68,6 +71,7 @@ struct coord_ops {
     int (*lease_grant)(struct coord *c, uint64_t ttl_ns, uint64_t *ret_lease);
     int (*lease_keep)(struct coord *c, uint64_t lease);
     int (*put_leased)(struct coord *c, const char *key, const char *value, uint64_t lease);
+    void (*tend)(struct coord *c); /* or NULL */
     uint64_t (*generation)(const struct coord *c);
     void (*close)(struct coord *c);
 };

@@ -8,12 +8,16 @@
  * older than PATH.prev, the latter is used and the generation grows: drives then refuse fences that were
  * made from the history before.
  *
+ * On a full file system a reserve of space gives way (coord_reserve.h), and a start writes nothing where both
+ * files are whole and say the same.
+ *
  * A failed write leaves open which state the disk holds. The caller is told so (ERR_COORD_UNKNOWN), and the
  * next call reads the file before anything else.
  *
  * Records with a lease are in memory only: after a restart of the only node all leases have run out.
  */
 #include "cluster/coord_file.h"
+#include "cluster/coord_reserve.h"
 
 #include "runtime/error.h"
 #include "runtime/list.h"
@@ -39,10 +43,12 @@ struct coord_local {
     struct reactor *reactor;
     char *path;
     char *prev;
+    struct coord_reserve reserve; /* of space */
     struct coord_table table;
     struct fmutex lock; /* one change at a time */
     struct waitq changed;
     bool uncertain;                           /* a write failed: the disk decides */
+    size_t file_bytes;                        /* as it was last written; 0: not yet */
     bool failing;                             /* the last write failed, and it was told */
     struct coord_entry deleted[DELETED_KEPT]; /* newest removals, for watchers: key and revision */
     uint32_t deleted_next;
@@ -74,6 +80,15 @@ static int read_file(const char *path, struct coord_table *ret) may_yield
     return err;
 }
 
+/* On a full file system the reserve gives way. */
+static int write_one(struct coord_local *c, const char *path, const char *text, size_t len) may_yield
+{
+    int err = file_replace(path, text, len);
+    if (coord_reserve_wanted(err) && coord_reserve_give(&c->reserve))
+        err = file_replace(path, text, len);
+    return err;
+}
+
 static int write_both(struct coord_local *c, const struct coord_table *t) may_yield
 {
     char *text;
@@ -81,9 +96,9 @@ static int write_both(struct coord_local *c, const struct coord_table *t) may_yi
     int err = coord_file_encode(t, &text, &len);
     if (err != 0)
         return err;
-    err = file_replace(c->path, text, len);
+    err = write_one(c, c->path, text, len);
     if (err == 0)
-        err = file_replace(c->prev, text, len);
+        err = write_one(c, c->prev, text, len);
     free(text);
     if (err != 0) {
         if (!c->failing)
@@ -95,25 +110,34 @@ static int write_both(struct coord_local *c, const struct coord_table *t) may_yi
         return ERR_COORD_UNKNOWN;
     }
     c->failing = false;
+    c->file_bytes = len;
+    coord_reserve_keep(&c->reserve, len);
     return 0;
 }
 
-/* What the two files say together. *ret_restored: the first one could not be believed. */
-static int load_best(struct coord_local *c, struct coord_table *ret, bool *ret_restored) may_yield
+enum load_state {
+    LOAD_LEVEL, /* both are whole and say the same */
+    LOAD_FIRST,
+    LOAD_RESTORED, /* the first one could not be believed */
+};
+
+/* What the two files say together. */
+static int load_best(struct coord_local *c, struct coord_table *ret, enum load_state *ret_state) may_yield
 {
     struct coord_table first = {0}, second = {0};
     int err1 = read_file(c->path, &first);
     int err2 = read_file(c->prev, &second);
     if (err1 == 0 && (err2 != 0 || second.revision <= first.revision)) {
+        bool level = err2 == 0 && second.revision == first.revision && second.generation == first.generation;
         coord_table_done(&second);
         *ret = first;
-        *ret_restored = false;
+        *ret_state = level ? LOAD_LEVEL : LOAD_FIRST;
         return 0;
     }
     coord_table_done(&first);
     if (err2 == 0) {
         *ret = second;
-        *ret_restored = true;
+        *ret_state = LOAD_RESTORED;
         return 0;
     }
     /* Damage on either side is not an empty beginning. */
@@ -179,8 +203,8 @@ static int settle(struct coord_local *c) may_yield
     if (!c->uncertain)
         return 0;
     struct coord_table t;
-    bool restored;
-    int err = load_best(c, &t, &restored);
+    enum load_state state;
+    int err = load_best(c, &t, &state);
     if (err != 0)
         return ERR_COORD_UNKNOWN;
     for (size_t i = 0; i < c->table.count && err == 0; i++) {
@@ -265,6 +289,15 @@ static int list_call(void *arg) may_yield
         err = list_locked(a);
     fmutex_unlock(&a->c->lock);
     return err;
+}
+
+static int tend_call(void *arg) may_yield
+{
+    struct coord_local *c = ((struct local_call *)arg)->c;
+    fmutex_lock(&c->lock);
+    coord_reserve_keep(&c->reserve, c->file_bytes);
+    fmutex_unlock(&c->lock);
+    return 0;
 }
 
 static int apply_changes(const struct local_call *a, struct coord_table *next)
@@ -481,6 +514,13 @@ static int local_put_leased(struct coord *base, const char *key, const char *val
     return reactor_call(a.c->reactor, put_leased_call, &a);
 }
 
+static void local_tend(struct coord *base) may_yield
+{
+    struct local_call a = {.c = local_of(base)};
+    if (reactor_call(a.c->reactor, tend_call, &a) != 0)
+        LOG_DEBUG("the upkeep of the coordinator was cancelled");
+}
+
 static uint64_t local_generation(const struct coord *base)
 {
     return ((const struct coord_local *)base)->table.generation;
@@ -495,6 +535,7 @@ static void local_close(struct coord *base)
     for (size_t i = 0; i < DELETED_KEPT; i++)
         free(c->deleted[i].key);
     free(c->leases);
+    coord_reserve_done(&c->reserve);
     free(c->path);
     free(c->prev);
     free(c);
@@ -508,6 +549,7 @@ static const struct coord_ops local_ops = {
     .lease_grant = local_lease_grant,
     .lease_keep = local_lease_keep,
     .put_leased = local_put_leased,
+    .tend = local_tend,
     .generation = local_generation,
     .close = local_close,
 };
@@ -516,16 +558,19 @@ static const struct coord_ops local_ops = {
 
 static int load_or_create(struct coord_local *c) may_yield
 {
-    bool restored = false;
-    int err = load_best(c, &c->table, &restored);
+    enum load_state state = LOAD_FIRST;
+    int err = load_best(c, &c->table, &state);
     if (err == ERR_COORD_NOT_FOUND) {
         c->table = (struct coord_table){.generation = 1};
-        restored = false;
         err = 0;
     }
     if (err != 0)
         return err;
-    if (restored) {
+    if (state == LOAD_LEVEL) {
+        coord_reserve_keep(&c->reserve, 0);
+        return 0; /* a start writes nothing where nothing is to be mended: there may be no room */
+    }
+    if (state == LOAD_RESTORED) {
         c->table.generation++;
         event_raise(LOG_WARNING_, "coord-restored",
                     "%s was missing, damaged or older than %s, which is used instead", c->path, c->prev);
@@ -553,8 +598,10 @@ int coord_local_open(const char *path, struct coord **ret)
     if (err == 0) {
         memcpy(c->prev, path, len);
         memcpy(c->prev + len, ".prev", sizeof(".prev"));
-        err = load_or_create(c);
+        err = coord_reserve_init(&c->reserve, path);
     }
+    if (err == 0)
+        err = load_or_create(c);
     if (err != 0) {
         local_close(&c->base);
         return err;

@@ -250,6 +250,7 @@ static void monitor_run(void *arg) may_yield
             fmutex_lock(&n->changing);
             node_drives_look_again(n);
             fmutex_unlock(&n->changing);
+            coord_tend(n->coord);
             fiber_unshield();
         }
         struct node_volume **volumes;

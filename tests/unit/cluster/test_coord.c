@@ -34,8 +34,20 @@ static void check(bool ok, const char *what, int line)
 #define CHECK(cond)    check((cond), #cond, __LINE__)
 #define CHECK_EQ(a, b) check((a) == (b), #a " == " #b, __LINE__)
 
+static bool host_full; /* the reserve's space is all there is */
+
+static bool exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
 static int replace_with_faults(struct reactor *r, const char *path, const void *data, size_t len)
 {
+    char reserve[128];
+    snprintf(reserve, sizeof(reserve), "%s/full.reserve", folder);
+    if (host_full && (exists(reserve) || strcmp(path, reserve) == 0))
+        return ERR_SYS(ENOSPC);
     if (replace_fail_at == 0 || --replace_fail_at != 0)
         return world_real_ops.file_replace(r, path, data, len);
     int err = replace_fail_after ? world_real_ops.file_replace(r, path, data, len) : 0;
@@ -47,6 +59,7 @@ static void run(void (*body)(void *arg), void *arg)
     test_ops = world_real_ops;
     test_ops.file_replace = replace_with_faults;
     replace_fail_at = 0;
+    host_full = false;
     failures = 0;
     struct memory_budget budget = {.limit_bytes = 64 * MIB};
     struct reactor_options o = {.world = &test_ops, .budget = &budget, .chunk_bytes = 4 * MIB};
@@ -271,6 +284,66 @@ static void failed_write_is_unknown_and_settled_by_the_disk(void **state)
     run(unknown_body, NULL);
 }
 
+static void full_body(void *arg) fiber_role_assumed
+{
+    (void)arg;
+    struct coord *c = open_at("full");
+    uint64_t revision = 0;
+    CHECK(exists(path_of("full.reserve")));
+    CHECK_EQ(put(c, "/a", "1", &revision), 0);
+    host_full = true;
+    CHECK_EQ(put(c, "/a", "2", &revision), 0);
+    CHECK(holds(c, "/a", "2"));
+    CHECK(!exists(path_of("full.reserve")));
+    coord_tend(c);
+    CHECK(!exists(path_of("full.reserve")));
+    coord_close(c);
+
+    host_full = false;
+    c = open_at("full");
+    CHECK(holds(c, "/a", "2"));
+    CHECK(exists(path_of("full.reserve")));
+    CHECK_EQ(unlink(path_of("full.reserve")), 0);
+    coord_close(c);
+    c = open_at("full");
+    CHECK(exists(path_of("full.reserve")));
+    host_full = true;
+    CHECK_EQ(put(c, "/a", "3", &revision), 0);
+    host_full = false;
+    coord_tend(c);
+    CHECK(exists(path_of("full.reserve")));
+    struct stat st;
+    CHECK_EQ(stat(path_of("full.reserve"), &st), 0);
+    CHECK(st.st_size >= 256 * 1024 && st.st_blocks * 512 >= st.st_size);
+    coord_close(c);
+}
+
+static void full_file_system_takes_a_change_by_the_reserve_which_is_made_again_later(void **state)
+{
+    (void)state;
+    run(full_body, NULL);
+}
+
+static void level_body(void *arg) fiber_role_assumed
+{
+    struct coord *c = open_at(arg);
+    uint64_t revision = 0;
+    CHECK_EQ(put(c, "/a", "1", &revision), 0);
+    coord_close(c);
+    replace_fail_at = 1;
+    c = open_at(arg);
+    CHECK(holds(c, "/a", "1"));
+    CHECK_EQ(replace_fail_at, 1);
+    replace_fail_at = 0;
+    coord_close(c);
+}
+
+static void start_writes_nothing_where_both_files_are_level(void **state)
+{
+    (void)state;
+    run(level_body, "level");
+}
+
 /* ---- Watches and leases ---- */
 
 struct watcher {
@@ -475,6 +548,8 @@ int main(void)
         cmocka_unit_test(two_owners_cannot_both_raise_the_epoch),
         cmocka_unit_test(damaged_file_is_replaced_by_the_other_and_raises_the_generation),
         cmocka_unit_test(failed_write_is_unknown_and_settled_by_the_disk),
+        cmocka_unit_test(full_file_system_takes_a_change_by_the_reserve_which_is_made_again_later),
+        cmocka_unit_test(start_writes_nothing_where_both_files_are_level),
         cmocka_unit_test(watch_wakes_for_changes_and_removals_under_its_prefix),
         cmocka_unit_test(leased_records_vanish_when_the_lease_is_not_kept),
         cmocka_unit_test(coordinator_serves_other_reactors_and_their_waits_can_be_cancelled),
