@@ -72,6 +72,38 @@
     X(DENIED, EPERM, "not allowed by the access list")                                            \
     X(UNSUPPORTED, EOPNOTSUPP, "not supported")                                                   \
     X(TOO_MANY_CLIENTS, EAGAIN, "too many clients are connected")                                 \
+    /* file system */                                                                             \
+    X(CHANGE_AGAIN, EAGAIN, "the change needs more of the tree: it is made again")                \
+    X(FS_NOT_FOUND, ENOENT, "no such file or directory")                                          \
+    X(FS_EXISTS, EEXIST, "the name exists")                                                       \
+    X(FS_NOT_DIRECTORY, ENOTDIR, "not a directory")                                               \
+    X(FS_IS_DIRECTORY, EISDIR, "is a directory")                                                  \
+    X(FS_NOT_EMPTY, ENOTEMPTY, "the directory is not empty")                                      \
+    X(FS_ACCESS, EACCES, "permission denied")                                                     \
+    X(FS_NOT_OWNER, EPERM, "only its owner may do that")                                          \
+    X(FS_STALE, ESTALE, "the file is gone")                                                       \
+    X(FS_BAD_HANDLE, EBADF, "not a file handle of this server")                                   \
+    X(FS_NAME_TOO_LONG, ENAMETOOLONG, "the name is too long")                                     \
+    X(FS_BAD_NAME, EINVAL, "not a name")                                                          \
+    X(FS_INVALID, EINVAL, "the file system cannot do that with this file")                        \
+    X(FS_LOOP, ELOOP, "too many symbolic links")                                                  \
+    X(FS_CROSS_QUOTA, EXDEV, "the directories have different quotas")                             \
+    X(FS_QUOTA, EDQUOT, "the quota of the directory is used up")                                  \
+    X(FS_TOO_MANY_LINKS, EMLINK, "too many links")                                                \
+    X(FS_TOO_BIG, EFBIG, "beyond the largest file")                                               \
+    X(FS_READ_ONLY, EROFS, "read-only")                                                           \
+    X(FS_LOCKED, EAGAIN, "somebody else has a lock there")                                        \
+    X(FS_DEADLOCK, EDEADLK, "waiting would be a deadlock")                                        \
+    X(FS_NO_LOCKS, ENOLCK, "too many locks")                                                      \
+    X(FS_GRACE, EAGAIN, "in the grace period only reclaims are granted")                          \
+    X(FS_BUSY, EBUSY, "in use")                                                                   \
+    X(FS_NO_XATTR, ENODATA, "no such extended attribute")                                         \
+    X(FS_XATTR_RANGE, ERANGE, "the buffer is too small for the extended attribute")               \
+    X(FS_XATTR_TOO_BIG, E2BIG, "the extended attribute is too large")                             \
+    X(FS_NO_DATA, ENXIO, "there is no data behind the offset")                                    \
+    X(FS_NOT_SUPPORTED, EOPNOTSUPP, "the file system does not support that")                      \
+    X(FS_NOT_SYNC, EAGAIN, "the file has changed meanwhile")                                      \
+    X(FS_DIR_FULL, ENOSPC, "too many names of the directory have the same hash")                  \
     /* control and server */                                                                      \
     X(NODE_NOT_READY, EAGAIN, "not open at the moment")                                           \
     X(CONTROL_REQUEST, EINVAL, "the request is not understood")                                   \
