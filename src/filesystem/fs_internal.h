@@ -106,19 +106,123 @@ void quota_charge(struct fs *fs, struct change *c, uint64_t quota, int64_t bytes
 /* What an inode counts: its blocks, or one for inline data. */
 uint64_t quota_bytes(const struct inode *n);
 
+/* ---- merge.c: blocks that are changed in part ---- */
+
+/* Where a block of a file lay when we looked. */
+struct place {
+    bool mapped;   /* else a hole */
+    uint8_t flags; /* EXTENT_* */
+    uint32_t space;
+    uint64_t block, birth;
+};
+/* The old content of a block, read before the instant; in it, it counts only if the block still lies there:
+ * nobody's write in between is undone. */
+struct merge {
+    uint64_t ino, block;
+    struct place place;
+    struct page *old; /* a reference; NULL: zeroes */
+};
+/* ERR_LOST_RANGE and errors of reading. merge_done() it. */
+int merge_read(struct fs *fs, uint64_t ino, uint64_t block, struct merge *ret) MUST_CHECK may_yield;
+/* In the instant, in its reading phase: the block is as it was. ERR_CHANGE_AGAIN. */
+int merge_same(struct change *c, const struct merge *m) MUST_CHECK;
+void merge_done(struct merge *m);
+/* In an instant: how many blocks of the range the file holds (data, zeroes kept, lost). ERR_CHANGE_AGAIN. */
+int extents_count(struct change *c, uint64_t ino, uint64_t block, uint64_t blocks, uint64_t *ret) MUST_CHECK;
+
+/* ---- inline.c: small files in the tree ---- */
+
+static inline struct tree_key inline_key(uint64_t ino)
+{
+    return (struct tree_key){ino, ITEM_INLINE, 0};
+}
+/* In an instant; zeroes behind what is there. *ret_len: of the item, 0 if there is none. */
+int inline_get(struct change *c, const struct inode *n, uint8_t buf[FS_INLINE_MAX], uint32_t *ret_len)
+    MUST_CHECK;
+/* May the file have its bytes in the tree when its size is `size`? */
+static inline bool inline_fits(const struct inode *n, uint64_t size)
+{
+    return size <= FS_INLINE_MAX && ((n->flags & INODE_INLINE) || n->blocks == 0) &&
+           !(n->flags & INODE_REAPING);
+}
+/* A change of its own: the bytes move into block 0. Nothing else is different. 0 if it has none inline. */
+int inline_spill(struct fs *fs, const struct fs_request *rq, uint64_t ino) MUST_CHECK may_yield;
+
+/* ---- truncate.c: cutting and extending, for setattr, open and create ---- */
+
+/*
+ *      change_clear(&c); inode_want(&c, ino) ...
+ *      r = truncate_prepare(&t, fs, &c, ino, size);     may wait: reads the block that is cut through;
+ * promises if (!r) r = change_begin(&c); if (!r) r = instant: inode_get(&n) ...; truncate_plan(&t, fs, &c,
+ * &n);       the last of its readings truncate_apply(&t, fs, &c, &n) ...; inode_put(&n) r = change_end(&c, r,
+ * ...); truncate_done(&t);                               in each turn
+ *
+ * What is cut off goes at once where it is little, else the reaper takes it. Changes of the quota are in it;
+ * mtime, ctime, setuid bits and the event are the caller's.
+ */
+struct truncate {
+    uint64_t size;
+    uint64_t quota; /* as promised */
+    uint32_t flags; /* of the inode, as promised for */
+    bool small;     /* what is cut off goes in this change */
+    bool has_tail;  /* the last block that stays is cut through: it is written anew */
+    struct merge tail;
+    struct page *page; /* its new content; or block 0 of a file that is inline no more */
+    uint32_t sum;
+};
+int truncate_prepare(struct truncate *t, struct fs *fs, struct change *c, uint64_t ino, uint64_t size)
+    MUST_CHECK may_yield;
+/* ERR_CHANGE_AGAIN, ERR_FS_TOO_BIG. */
+int truncate_plan(struct truncate *t, struct fs *fs, struct change *c, const struct inode *n) MUST_CHECK;
+/* Changes n: size, blocks, flags, reap_from. */
+void truncate_apply(struct truncate *t, struct fs *fs, struct change *c, struct inode *n);
+void truncate_done(struct truncate *t);
+
 /* ---- orphan lists and the reaper: reap.c ---- */
 
 void orphan_will_put(struct change *c, uint64_t ino);
 void orphan_put(struct change *c, uint64_t ino, uint32_t why);
+/* fs_open() starts it; it counts in fs->background. fs_close() sets closing, wakes reap_wanted and waits
+ * until background is 0. */
 int reaper_start(struct fs *fs) MUST_CHECK;
+/* After a change that put an orphan, and when an unlinked file is not open any more. */
 void reaper_kick(struct fs *fs);
-/* A file that is being truncated in the background: waits until blocks from `offset` on are its own again. */
-int reap_wait(struct fs *fs, uint64_t ino, uint64_t offset) MUST_CHECK may_yield;
-/* In an instant of setattr: cuts the file to size (n->size is the old one): small ones at once, large ones by
- * the reaper. Changes n (size, blocks, flags, reap_from). Reading phase and promises first: truncate_plan().
+/* A file that is being truncated in the background: waits until blocks up to `end` (bytes) are its own again.
  */
-int truncate_plan(struct fs *fs, struct change *c, const struct inode *n, uint64_t size) MUST_CHECK;
-void truncate_apply(struct fs *fs, struct change *c, struct inode *n, uint64_t size);
+int reap_wait(struct fs *fs, uint64_t ino, uint64_t end) MUST_CHECK may_yield;
+
+/*
+ * The last name of an inode of any type goes (n->nlink is 0 then): small files go whole in the same change,
+ * the others, and those that are open, become orphans. For unlink, rmdir and rename.
+ *
+ *      change_clear(&c); inode_want(&c, ino) ... remove_will(fs, &c, &hint);        hint: inode_read()
+ *      instant: inode_get(&n) ...; r = remove_plan(fs, &c, &n, &rm);                the last of its readings
+ *               n.nlink = 0; n.ctime_ns = ...; remove_apply(fs, &c, &n, &rm);       in place of inode_put()
+ *      reaper_kick(fs) after change_end()
+ *
+ * The quota gets everything back when the inode goes: here, or by the reaper.
+ */
+#define REMOVE_ITEMS_MAX 12u
+struct removal {
+    bool now;            /* all of it, in this change */
+    uint32_t item_count; /* beside inode and extents */
+    struct tree_key items[REMOVE_ITEMS_MAX];
+    uint64_t first, blocks; /* extents: to be unmapped */
+};
+void remove_will(struct fs *fs, struct change *c, const struct inode *hint);
+/* ERR_CHANGE_AGAIN. */
+int remove_plan(struct fs *fs, struct change *c, const struct inode *n, struct removal *ret) MUST_CHECK;
+void remove_apply(struct fs *fs, struct change *c, struct inode *n, const struct removal *rm);
+
+/* ---- readahead.c ---- */
+
+/* fs_open(), before anything is served. */
+int readahead_init(struct fs *fs) MUST_CHECK;
+/* fs_close(), when background is 0. */
+void readahead_done(struct fs *fs);
+/* A read of [block, + blocks) of a file of file_blocks: fetches what its stream will ask for next. Never
+ * yields. */
+void readahead_follow(struct fs *fs, const struct inode *n, uint64_t block, uint32_t blocks);
 
 /* ---- open.c ---- */
 
