@@ -12,15 +12,15 @@ if mkfs.ext4 -q -m 0 "$TEST_TMP/host.img" && mount -o loop "$TEST_TMP/host.img" 
 elif mount -t tmpfs -o size=512m none "$host" 2>/dev/null; then
     mounted=tmpfs
 else
-    echo '1..0 # SKIP nothing can be mounted here'
-    tap_done=yes
-    exit 0
+    skip_all 'nothing can be mounted here'
 fi
 unmount() {
+    local rc=$?
     kill_node
     wait_for 10 umount "$host"
+    return $rc
 }
-trap 'rc=$?; unmount; (exit $rc); _cleanup' EXIT
+trap 'unmount; _cleanup' EXIT
 NODE_DIR=$host/node
 export ASHLAR_SOCK=$NODE_DIR/ashlar.sock
 mkdir "$NODE_DIR"
@@ -29,7 +29,7 @@ echo "# on $mounted"
 start_node --drives 2 --drive-size 256M || bail 'the node starts'
 make_volume a 1G mirror:2
 make_volume b 64M none
-client() { "$PYTHON" - "$(uri a)" "$@"; }
+client() { "$PYTHON" - "$(uri a)"; }
 put() {
     client <<'PY'
 import sys, nbd
