@@ -3,6 +3,7 @@
 #include "cluster/coord.h"
 #include "runtime/error.h"
 #include "sim/target.h"
+#include "volume/shortage.h"
 #include "volume/tree.h"
 #include "volume/verify.h"
 
@@ -26,6 +27,7 @@ struct volume_target {
     struct sim_target base;
     struct place place;
     struct volume_env env;
+    struct volume_shortage shortage;
     struct volume *volume;
 };
 
@@ -212,8 +214,11 @@ static int volume_target_open(struct sim_node *n, const struct sim_swarm *w, str
         free(t);
         return err;
     }
-    t->env = (struct volume_env){
-        .coord = t->place.coord, .drives = &t->place.set, .cache = t->place.cache, .node = w->pool};
+    t->env = (struct volume_env){.coord = t->place.coord,
+                                 .drives = &t->place.set,
+                                 .cache = t->place.cache,
+                                 .node = w->pool,
+                                 .shortage = &t->shortage};
     struct uuid id;
     err = find_volume(&t->place, &id);
     if (err == 0)

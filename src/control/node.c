@@ -146,8 +146,11 @@ static int reactor_prepare(void *arg)
         drive_set_done(&w->at->drives);
         return r;
     }
-    w->at->env = (struct volume_env){
-        .coord = w->node->coord, .drives = &w->at->drives, .cache = w->at->cache, .node = w->node->id};
+    w->at->env = (struct volume_env){.coord = w->node->coord,
+                                     .drives = &w->at->drives,
+                                     .cache = w->at->cache,
+                                     .node = w->node->id,
+                                     .shortage = &w->node->shortage};
     return 0;
 }
 

@@ -25,6 +25,7 @@
 #include "protocols/nbd/nbd.h"
 #include "runtime/list.h"
 #include "runtime/reactor.h"
+#include "volume/shortage.h"
 #include "volume/volume.h"
 
 #define NODE_REACTORS_MAX 64u
@@ -113,7 +114,8 @@ struct node {
     uint64_t drive_size_bytes; /* of file drives that are made without a size */
     struct memory_budget *budget;
     struct coord *coord;
-    struct nbd_server *nbd; /* the server's start.c starts and stops it; NULL: not yet */
+    struct volume_shortage shortage; /* of slabs, among the volumes of all reactors */
+    struct nbd_server *nbd;          /* the server's start.c starts and stops it; NULL: not yet */
     uint16_t nbd_port;
     char nbd_listen[64];
     uint32_t reactor_count;

@@ -454,9 +454,9 @@ static void create_explain(struct node *n, int r, const char *name, const char *
     else if (r == ERR_NOT_ENOUGH_DRIVES)
         hint = "Add drives with `ashlar drive add PATH`, or choose a lower protection.";
     else if (r == ERR_DRIVE_NO_SPACE || r == ERR_VOLUME_FULL)
-        hint = "Delete volumes, discard what clients no longer need (fstrim: the pool has it half a minute "
-               "later), add a drive, or make room on the "
-               "file system under the drives; `ashlar events` tells more.";
+        hint =
+            "Delete volumes, discard what clients no longer need (fstrim), add a drive, or make room on the "
+            "file system under the drives; `ashlar events` tells more.";
     else if (r == ERR_COORD_UNKNOWN)
         hint = "The node's coord.json cannot be written: see the log; is its file system full?";
     else if (r == ERR_INVALID)

@@ -90,8 +90,6 @@ static void slab_discard(struct drive_home *h, uint32_t slab) may_yield
     live->busy = false;
     waitq_wake_all(&h->settled);
     /* A host that cannot discard keeps the space: then it is as good as prepared. */
-    if (live->entry.state == DRIVE_SLAB_DELETED)
-        h->slabs_free++;
     live->entry = (struct drive_slab){.flags = err == 0 ? 0 : DRIVE_SLAB_PREPARED};
     drive_table_changed(&h->slab_table, slab);
 }

@@ -33,8 +33,8 @@ static int slab_take(struct drive_home *h, uint32_t entry, const void *in)
     if (entry >= h->sb.layout.slabs_total)
         return s.state == DRIVE_SLAB_FREE ? 0 : ERR_DRIVE_DAMAGED;
     h->slabs[entry].entry = s;
-    if (s.state == DRIVE_SLAB_FREE)
-        h->slabs_free++;
+    if (s.state != DRIVE_SLAB_ALLOCATED)
+        h->slabs_free++; /* a deleted one is so in a moment, and an allocation waits for it */
     if (s.state != DRIVE_SLAB_ALLOCATED)
         return 0;
     /* The fence is written before the first slab, so an owner without one is damage. */
@@ -256,6 +256,7 @@ int home_volume_purge(struct drive_home *h, struct uuid volume, uint64_t epoch)
     if (err != 0)
         return err;
 
+    uint32_t purged = 0;
     /* No session is current and nothing of the volume is under way: the fence saw to both. */
     for (uint32_t i = 0; i < h->sb.layout.slabs_total; i++) {
         struct drive_slab_live *live = &h->slabs[i];
@@ -264,11 +265,13 @@ int home_volume_purge(struct drive_home *h, struct uuid volume, uint64_t epoch)
         assert(live->entry.state == DRIVE_SLAB_ALLOCATED && !live->busy);
         __atomic_store_n(&h->owner[i], 0, __ATOMIC_RELEASE);
         live->busy = true;
+        purged++;
         live->entry.state = DRIVE_SLAB_DELETED;
         live->entry.flags = DRIVE_SLAB_UNDISCARDED;
         drive_table_changed(&h->slab_table, i);
     }
     err = drive_table_commit_all(&h->slab_table);
+    h->slabs_free += purged;
     for (uint32_t i = 0; i < h->sb.layout.slabs_total; i++)
         if (h->slabs[i].entry.state == DRIVE_SLAB_DELETED && uuid_equal(h->slabs[i].entry.volume, volume))
             h->slabs[i].busy = false;

@@ -163,7 +163,8 @@ static may_yield int record_insert(const struct volume_env *env, struct volume_r
     return r == ERR_COORD_CONFLICT ? ERR_VOLUME_EXISTS : r;
 }
 
-int volume_create(const struct volume_env *env, const struct volume_create_options *o, struct uuid *ret_id)
+static may_yield int create_once(const struct volume_env *env, const struct volume_create_options *o,
+                                 struct uuid *ret_id)
 {
     uint32_t slab = pool_slab_blocks(env->drives);
 
@@ -204,6 +205,17 @@ int volume_create(const struct volume_env *env, const struct volume_create_optio
     }
     *ret_id = rec.id;
     return 0;
+}
+
+int volume_create(const struct volume_env *env, const struct volume_create_options *o, struct uuid *ret_id)
+{
+    uint64_t until_ns = 0;
+    int r;
+
+    do
+        r = create_once(env, o, ret_id);
+    while ((r == ERR_DRIVE_NO_SPACE || r == ERR_VOLUME_FULL) && shortage_wait(env, NULL, &until_ns));
+    return r;
 }
 
 /* ---- Deleting ---- */

@@ -25,6 +25,7 @@ void volume_fail(struct volume *v, int why, const char *where)
     event_raise(LOG_ERROR_, "volume-failed", "volume %s stopped serving: %s failed: %s", v->record.name,
                 where, error_text(why));
     log_fail(v);
+    shortage_set_coming(v, false);
     waitq_wake_all(&v->commit_wake);
     waitq_wake_all(&v->commit_done);
     waitq_wake_all(&v->membership_done);

@@ -251,6 +251,9 @@ static may_yield void repair_main(void *arg)
         if (r == ERR_DRIVE_NO_SPACE && !v->repair_cancel && !v->state) {
             free_groups_give_back(v);
             r = repair_round(v, &filling);
+            uint64_t until_ns = 0;
+            while (r == ERR_DRIVE_NO_SPACE && !v->repair_cancel && shortage_wait(&v->env, v, &until_ns))
+                r = repair_round(v, &filling);
         }
         /* A member that came back may be what another one can be copied from. */
     } while ((v->repair_again ||

@@ -63,6 +63,7 @@ void space_done(struct volume *v)
 {
     struct space *s = &v->space;
 
+    shortage_set_coming(v, false);
     for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g)) {
         struct space_group *sg = g->volume_private;
         if (sg) {
@@ -307,6 +308,8 @@ void space_free(struct volume *v, uint64_t txg, uint32_t space, uint64_t block, 
         v->tree_nodes -= count / NODE_BLOCKS;
     else
         s->freed_data[txg % SPACE_TXGS] += count;
+    if (sg->group->purpose == GROUP_DATA && sg->free + sg->waiting == sg->blocks)
+        shortage_set_coming(v, true);
 }
 
 int space_claim(struct volume *v, uint64_t txg, uint32_t space, uint64_t block, uint32_t count)

@@ -80,6 +80,8 @@ struct space {
     int create_error;  /* why the last one could not be made */
     bool error_alone;  /* and it was the only one: no other took the room that it lacked */
     uint64_t create_error_ns;
+    bool coming;    /* slabs are on their way back to the pool (shortage.h) */
+    bool emptied;   /* a group was taken out of use to be given back */
     bool give_back; /* repair lacks slabs: no free group is kept or made ahead */
     struct waitq changed;
 };
@@ -123,6 +125,8 @@ void space_drop_unwritable(struct volume *v);
  * come. */
 void space_retire(struct volume *v, uint64_t txg);
 void space_destroy_retired(struct volume *v, uint64_t committed) may_yield;
+/* The next commits will give slabs back. */
+bool space_on_its_way(const struct volume *v);
 /* Starts making groups in the background where they will be needed soon. */
 void space_refill(struct volume *v);
 

@@ -235,4 +235,5 @@ void space_commit_done(struct volume *v, uint64_t txg)
      * commit for ever. */
     if (s->freed_data[txg % SPACE_TXGS] > 0)
         txg_dirty(v);
+    shortage_set_coming(v, space_on_its_way(v));
 }

@@ -282,12 +282,14 @@ static bool members_settled(const struct group *g)
 void space_retire(struct volume *v, uint64_t txg)
 {
     struct space *s = &v->space;
-    /* The tree, or repair, may want slabs that data groups hold: then none is kept for later. */
+    /* The tree, repair, or another volume may want slabs that data groups hold: then none is kept for later.
+     */
     bool tree_short = !space_ready_nodes(v, 1, SPACE_NORMAL);
-    bool short_of = tree_short || s->give_back;
+    bool short_of = tree_short || s->give_back || shortage_is_felt(v);
     uint64_t spare = short_of ? 0 : MAX(groups_ahead(v) + 1, s->group_count[GROUP_DATA] / 8);
     uint64_t free_groups = 0;
 
+    s->emptied = false;
     LIST_FOREACH_SAFE (&s->idle[GROUP_DATA], it) {
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
         if (sg->free != sg->blocks || sg->waiting || sg->loading || sg->retired_txg || sg->item_dirty ||
@@ -303,9 +305,28 @@ void space_retire(struct volume *v, uint64_t txg)
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
         if (sg->free == sg->blocks && (short_of || s->current[GROUP_DATA] != sg->group)) {
             space_deactivate(v, sg); /* retired next time, if it is still free */
+            s->emptied = true;
             txg_dirty(v);
         }
     }
+}
+
+static bool list_on_its_way(const struct list *groups)
+{
+    LIST_FOREACH (groups, it) {
+        const struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
+        if (sg->retired_txg || (sg->waiting > 0 && sg->free + sg->waiting == sg->blocks))
+            return true;
+    }
+    return false;
+}
+
+bool space_on_its_way(const struct volume *v)
+{
+    const struct space *s = &v->space;
+
+    return v->dirty_since_ns && !v->state &&
+           (s->emptied || list_on_its_way(&s->idle[GROUP_DATA]) || list_on_its_way(&s->active[GROUP_DATA]));
 }
 
 /* Slabs of groups that neither the newest root nor the one before it names. */
@@ -328,6 +349,7 @@ void space_destroy_retired(struct volume *v, uint64_t committed)
         g->volume_private = NULL;
         free(sg);
         int r = group_destroy(v->groups, g);
+        shortage_returned(v);
         if (r)
             event_raise(LOG_WARNING_, "slab-free", "volume %s: a free slab could not be given back: %s",
                         v->record.name, error_text(r));

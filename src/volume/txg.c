@@ -355,14 +355,43 @@ int txg_commit(struct volume *v, bool clean)
 
 /* ---- The committer's fiber ---- */
 
+/* The pool is nearly full: less than a sixteenth of its slabs is free. */
+static may_yield bool pool_nearly_full(const struct volume *v)
+{
+    const struct drive_set *set = v->env.drives;
+    uint64_t free = 0, total = 0;
+    struct drive_info info;
+
+    for (uint32_t i = 0; i < set->count; i++)
+        if (drive_get_info(set->drives[i], &info) == 0) {
+            free += info.slabs_free;
+            total += info.slabs_total;
+        }
+    return free < total / 16;
+}
+
+/* Commits wait for company, but not while others lack the slabs that they give back. */
+static may_yield uint64_t commit_interval(const struct volume *v)
+{
+    if (!v->space.coming)
+        return COMMIT_INTERVAL_NS;
+    if (shortage_is_felt(v))
+        return 0;
+    return pool_nearly_full(v) ? COMMIT_NEARLY_FULL_NS : COMMIT_INTERVAL_NS;
+}
+
 static may_yield void committer_main(void *arg)
 {
     struct volume *v = arg;
 
     while (!v->commit_stop) {
-        uint64_t now = reactor_now_ns();
-        uint64_t due = v->dirty_since_ns ? v->dirty_since_ns + COMMIT_INTERVAL_NS : DEADLINE_NEVER;
+        uint64_t interval = commit_interval(v), now = reactor_now_ns();
+        uint64_t due = v->dirty_since_ns ? v->dirty_since_ns + interval : DEADLINE_NEVER;
+        if (v->commit_stop)
+            break;
         if (v->state || (v->commit_wanted <= v->committed && now < due)) {
+            if (v->space.coming && !v->state)
+                due = MIN(due, now + SHORTAGE_LOOK_NS);
             (void)waitq_wait(&v->commit_wake, v->state ? DEADLINE_NEVER : due);
             continue;
         }

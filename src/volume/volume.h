@@ -11,14 +11,16 @@
 #include "volume/format.h"
 
 struct volume;
+struct volume_shortage;
 
 /* ---- Life ---- */
 
 struct volume_env { /* what a volume stands on; borrowed for its life */
     struct coord *coord;
-    struct drive_set *drives; /* this reactor's */
-    struct cache *cache;      /* this reactor's */
-    struct uuid node;         /* this node's id: the owner */
+    struct drive_set *drives;         /* this reactor's */
+    struct cache *cache;              /* this reactor's */
+    struct uuid node;                 /* this node's id: the owner */
+    struct volume_shortage *shortage; /* the node's (shortage.h); NULL: volumes do not wait for each other */
     uint32_t dirty_nodes_max; /* tree nodes that may wait for a commit; 0: a share of the reactor's memory */
 
     /* For offline tools; zero else. */

@@ -6,13 +6,15 @@
 #include "runtime/error.h"
 #include "runtime/reactor.h"
 #include "volume/log.h"
+#include "volume/shortage.h"
 #include "volume/space.h"
 #include "volume/tree.h"
 #include "volume/volume.h"
 
-#define COMMIT_INTERVAL_NS (5 * NSEC_PER_SEC)
-#define DAMAGE_MAX         1024u
-#define READER_SLOTS       8u
+#define COMMIT_INTERVAL_NS    (5 * NSEC_PER_SEC)
+#define COMMIT_NEARLY_FULL_NS (NSEC_PER_SEC / 2)
+#define DAMAGE_MAX            1024u
+#define READER_SLOTS          8u
 
 /* A write that is not acknowledged yet: readers of its range wait for it. */
 struct inflight {

@@ -54,6 +54,7 @@ static may_yield int ensure_all(struct volume *v, const struct op_need *n)
 static may_yield int op_begin(struct volume *v, const struct op_need *n, struct tree_key *ret_last)
 {
     uint32_t reclaimed = 0;
+    uint64_t until_ns = 0;
 
     for (;;) {
         int r = ensure_all(v, n);
@@ -73,6 +74,9 @@ static may_yield int op_begin(struct volume *v, const struct op_need *n, struct 
         if (r == ERR_VOLUME_FULL && reclaimed < 2) {
             reclaimed++;
             r = txg_reclaim(v);
+        } else if (r == ERR_VOLUME_FULL && shortage_wait(&v->env, v, &until_ns)) {
+            v->space.create_error_ns = 0; /* of a pool that was full */
+            r = v->state;
         }
         if (r)
             return r;

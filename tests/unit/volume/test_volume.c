@@ -137,6 +137,70 @@ static void random_changes_agree_with_a_model(void **state)
     drive_test_run(random_model, NULL);
 }
 
+/* Writes until there is no space; the number of blocks. */
+static may_yield uint32_t fill(struct volume *v)
+{
+    uint32_t at = 0;
+    int r;
+
+    while ((r = test_write(v, at, 64, 1, 0)) == 0)
+        at += 64;
+    CHECK_EQ(r, ERR_VOLUME_FULL);
+    return at;
+}
+
+static void may_yield shortage(void *arg)
+{
+    struct pool p;
+    struct volume *a, *b;
+    struct volume_create_options o = {.name = "b",
+                                      .kind = "block",
+                                      .size_bytes = GIB,
+                                      .system_runs = 16,
+                                      .protection = {PROTECT_NONE, 1, 0}};
+    struct uuid id_b, id_c;
+
+    (void)arg;
+    pool_open(&p);
+    struct uuid id_a = pool_volume(&p, "none", GIB);
+    CHECK_EQ(volume_create(&p.env, &o, &id_b), 0);
+    if (CHECK_EQ(volume_open(&p.env, id_a, &a), 0) && CHECK_EQ(volume_open(&p.env, id_b, &b), 0)) {
+        CHECK_EQ(test_write(b, 0, 64, 1, 0), 0);
+        uint32_t blocks = fill(a);
+        CHECK(blocks > 2048);
+        uint64_t began_ns = reactor_clock_ns();
+        (void)fill(b);                                            /* what it had ahead */
+        CHECK(reactor_clock_ns() - began_ns < 10 * NSEC_PER_SEC); /* nothing is on its way: it fails */
+        CHECK_EQ(volume_unmap(b, OBJECT_BLOCK_DEVICE, 0, GIB / BLOCK_SIZE, 0), 0);
+
+        /* What one volume discarded, another one has at once. */
+        CHECK_EQ(volume_unmap(a, OBJECT_BLOCK_DEVICE, 0, blocks, 0), 0);
+        began_ns = reactor_clock_ns();
+        for (uint32_t at = 0; at < blocks / 2; at += 64)
+            if (!CHECK_EQ(test_write(b, at, 64, 2, 0), 0))
+                break;
+        CHECK(reactor_clock_ns() - began_ns < 10 * NSEC_PER_SEC);
+        CHECK(test_holds(b, 0, 64, 2));
+
+        /* And a volume that is made, too. */
+        (void)fill(a);
+        CHECK_EQ(volume_unmap(a, OBJECT_BLOCK_DEVICE, 0, GIB / BLOCK_SIZE, 0), 0);
+        o.name = "c";
+        CHECK_EQ(volume_create(&p.env, &o, &id_c), 0);
+        CHECK_EQ(p.shortage.waiting, 0);
+        CHECK_EQ(volume_close(a), 0);
+        CHECK_EQ(volume_close(b), 0);
+        CHECK_EQ(p.shortage.coming, 0);
+    }
+    pool_close(&p);
+}
+
+static void space_that_one_volume_discarded_is_another_ones_at_once(void **state)
+{
+    (void)state;
+    drive_test_run(shortage, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -144,6 +208,8 @@ int main(void)
                                         drive_test_teardown),
         cmocka_unit_test_setup_teardown(what_is_written_to_a_mirror_is_read_after_reopening, drive_test_setup,
                                         drive_test_teardown),
+        cmocka_unit_test_setup_teardown(space_that_one_volume_discarded_is_another_ones_at_once,
+                                        drive_test_setup, drive_test_teardown),
         cmocka_unit_test_setup_teardown(random_changes_agree_with_a_model, drive_test_setup,
                                         drive_test_teardown),
     };

@@ -18,6 +18,7 @@ void pool_open(struct pool *p)
     CHECK_EQ(coord_local_open(drive_test_path("coord.json"), &p->env.coord), 0);
     p->env.drives = &p->set;
     p->env.cache = p->cache;
+    p->env.shortage = &p->shortage;
     p->env.node = drive_test_volume(99);
 }
 

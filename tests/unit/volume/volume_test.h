@@ -15,6 +15,7 @@ struct pool {
     struct drive_set set;
     struct cache *cache;
     struct volume_env env;
+    struct volume_shortage shortage;
 };
 
 /* Formats the drives (64 MiB, slabs of 64 blocks) on the first call in a folder, opens all, coordinator too.
