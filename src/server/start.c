@@ -14,8 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PORT_WAIT_NS (2 * NSEC_PER_SEC)
-
 /* ---- Steps that are more than a call ---- */
 
 static int coordination_start(struct server *s, struct control_error *e) may_yield
@@ -63,12 +61,7 @@ static int ports_check(struct server *s, struct control_error *e) may_yield
     char address[WORLD_ADDRESS_SIZE];
     struct listener *l = NULL;
     nbd_address(s, address);
-    /* The kernel takes a moment to close the ring, and so the sockets, of a node that was killed. */
-    uint64_t until_ns = reactor_clock_ns() + PORT_WAIT_NS;
-    int r;
-    while ((r = listener_open(address, &l)) == ERR_SYS(EADDRINUSE) && reactor_clock_ns() < until_ns)
-        if (fiber_sleep(50 * NSEC_PER_MSEC) < 0)
-            break;
+    int r = listener_open(address, &l);
     if (r < 0)
         return port_failed(s, r, s->options.nbd_listen, e);
     listener_close(l);
