@@ -62,6 +62,8 @@ struct fs_request {
      */
     const struct fs_reply_key *reply;
     uint32_t client; /* index for statistics: fs_client(); 0: none */
+    /* Whose request it is, for watchers: they leave their own changes out by it. Never followed. */
+    const void *source;
 };
 
 /* ---- Attributes ---- */
