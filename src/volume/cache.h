@@ -5,7 +5,7 @@
  *
  * S3-FIFO: new entries enter a small queue (a tenth), those hit again while there move to the main queue, a
  * ghost queue remembers keys that left lately. Entries that are pinned, or dirty (not on the drives yet), are
- * in no queue and are never evicted.
+ * never evicted.
  */
 #ifndef ASHLAR_VOLUME_CACHE_H
 #define ASHLAR_VOLUME_CACHE_H
@@ -21,13 +21,13 @@ struct cache_key {
     uint64_t block;
 };
 
-/* Embedded at the beginning of what is cached (struct tree_node), or plain for data blocks. */
+/* Embedded at the beginning of what is cached: a tree node, or some neighbouring data blocks. */
 struct cache_entry {
     struct cache_key key;
     struct cache_entry *hash_next;
     struct list queue;
-    struct page *page; /* first of `pages` contiguous pages; the entry holds one reference of each */
-    uint16_t pages;    /* 1 data, NODE_BLOCKS nodes */
+    struct page *page; /* of a node: the first of `pages` contiguous pages, each with one reference */
+    uint16_t pages;    /* of data: how many of its blocks are there */
     uint8_t kind;
     uint8_t frequency;
     uint8_t place; /* queue it is in */
@@ -43,30 +43,37 @@ int cache_new(void (*evicted_node)(struct cache_entry *e), struct cache **ret) M
 void cache_free(struct cache *c);
 uint32_t cache_volume_tag(struct cache *c); /* a new one for each volume that is opened */
 
+/* ---- Data blocks ---- */
+
+/* `count` neighbours from key on: each page that is there, with a reference for the caller, or NULL. Returns
+ * how many there are. */
+uint32_t cache_find_data(struct cache *c, struct cache_key key, uint32_t count, struct page **ret_pages);
+/* `count` neighbours in contiguous pages; takes references of its own. Clean ones (read from a drive) do not
+ * replace what is there; dirty ones do, and stay until cache_clean_data(). False: some were not added for
+ * want of memory. */
+bool cache_add_data(struct cache *c, struct cache_key key, struct page *page, uint32_t count, bool dirty);
+/* They are on the drives now, where the cache still holds just these pages: a block that was freed, or
+ * written anew elsewhere, meanwhile is left alone. */
+void cache_clean_data(struct cache *c, struct cache_key key, struct page *page, uint32_t count);
+/* Out with them: the blocks were freed. */
+void cache_remove_data(struct cache *c, struct cache_key key, uint32_t count);
+
+/* ---- Nodes ---- */
+
 /* NULL: a miss. A hit raises its frequency. Borrowed until the next yield or allocation (which may reclaim):
- * pin, or take a reference of the page. */
+ * pin it. */
 struct cache_entry *cache_find(struct cache *c, struct cache_key key);
-/* Brings what is cached of up to CACHE_PREFETCH_MAX neighbours from key on close to the processor: before
- * looking each of them up. */
-#define CACHE_PREFETCH_MAX 16u
-void cache_prefetch(struct cache *c, struct cache_key key, uint32_t blocks);
-/* Data block: takes its own reference of the page. Replaces an entry of the same key. dirty: stays until
- * cache_clean(). May fail silently for a clean block when there is no memory for the entry (it is a cache):
- * NULL. For dirty ones the caller must have checked. */
-struct cache_entry *cache_add_data(struct cache *c, struct cache_key key, struct page *page, bool dirty);
 /* Node: the entry is embedded in the caller's structure, page and pages set; takes over the references. */
 void cache_add_node(struct cache *c, struct cache_entry *e, bool dirty);
-void cache_mark_dirty(struct cache *c, struct cache_entry *e);
 /* Its content is on the drives now. */
 void cache_clean(struct cache *c, struct cache_entry *e);
-/* The same for `count` neighbours from key on, where the cache still holds just these pages: a block that was
- * freed, or written anew elsewhere, meanwhile is left alone. */
-void cache_clean_data(struct cache *c, struct cache_key key, struct page *page, uint32_t count);
 /* Out with it (its block was freed). A pinned node leaves when the last pin goes. */
 void cache_remove(struct cache *c, struct cache_entry *e);
-void cache_remove_key(struct cache *c, struct cache_key key);
 void cache_pin(struct cache_entry *e);
 void cache_unpin(struct cache *c, struct cache_entry *e);
+
+/* ---- All ---- */
+
 /* Everything of a volume (it closes). No pins may be left. */
 void cache_drop_volume(struct cache *c, uint32_t volume);
 /* Evicts at least npages if it can; returns how many pages it let go. */

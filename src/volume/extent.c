@@ -69,12 +69,7 @@ static void extent_free_part(struct volume *v, const struct extent *e, uint32_t 
     if (e->flags & (EXTENT_ZERO | EXTENT_LOST))
         return;
     space_free(v, v->txg, e->space, e->block + first, n);
-    struct cache_key key = {v->cache_tag, e->space, e->block + first};
-    for (uint32_t i = 0; i < n; i++, key.block++) {
-        if (n > 1 && i % CACHE_PREFETCH_MAX == 0)
-            cache_prefetch(v->env.cache, key, n - i);
-        cache_remove_key(v->env.cache, key);
-    }
+    cache_remove_data(v->env.cache, (struct cache_key){v->cache_tag, e->space, e->block + first}, n);
 }
 
 /* Part of an extent as an extent of its own. */

@@ -42,21 +42,18 @@ static void plan_extent(struct read_plan *p, const struct extent *e)
         damage_add(v, p->object, from, to - from);
         return;
     }
-    for (uint64_t b = from; b < to; b++) {
-        uint32_t i = (uint32_t)(b - p->block), k = (uint32_t)(b - e->start);
-        struct cache_key key = {v->cache_tag, e->space, e->block + k};
-        if ((b - from) % CACHE_PREFETCH_MAX == 0 && to - b > 1)
-            cache_prefetch(v->env.cache, key, (uint32_t)(to - b));
-        struct cache_entry *c = cache_find(v->env.cache, key);
-        if (c) {
-            p->pages[i] = c->page;
-            page_get(c->page, 1);
+    uint32_t i = (uint32_t)(from - p->block), k = (uint32_t)(from - e->start), n = (uint32_t)(to - from);
+    struct cache_key key = {v->cache_tag, e->space, e->block + k};
+    uint32_t found = cache_find_data(v->env.cache, key, n, &p->pages[i]);
+    if (found == n)
+        return;
+    p->missing += n - found;
+    memcpy(&p->sums[i], e->sums + (size_t)k * 4, (size_t)n * 4);
+    for (uint32_t at = i; at < i + n; at++, k++) {
+        if (p->pages[at])
             continue;
-        }
-        p->space[i] = e->space;
-        p->place[i] = (uint32_t)(e->block + k);
-        memcpy(&p->sums[i], e->sums + (size_t)k * 4, 4);
-        p->missing++;
+        p->space[at] = e->space;
+        p->place[at] = (uint32_t)(e->block + k);
     }
 }
 
@@ -118,18 +115,24 @@ static may_yield void run_read(struct read_run *run)
             damage_add(v, p->object, p->block + run->first, run->count);
         return;
     }
-    for (uint32_t i = 0; i < run->count; i++) {
+    uint32_t good = 0; /* before i, side by side */
+    for (uint32_t i = 0; i <= run->count; i++) {
         uint32_t at = run->first + i;
-        bool bad = run->result && (run->result != ERR_NO_GOOD_COPY || (read.bad[i / 64] >> (i % 64) & 1));
-        if (bad) {
-            damage_add(v, p->object, p->block + at, 1);
-            page_put(page_at(read.page, i), 1);
+        bool bad = i < run->count && run->result &&
+                   (run->result != ERR_NO_GOOD_COPY || (read.bad[i / 64] >> (i % 64) & 1));
+        if (i < run->count && !bad) {
+            p->pages[at] = page_at(read.page, i);
+            good++;
             continue;
         }
-        p->pages[at] = page_at(read.page, i);
-        struct cache_key key = {v->cache_tag, p->space[at], p->place[at]};
-        if (!cache_find(v->env.cache, key))
-            (void)cache_add_data(v->env.cache, key, p->pages[at], false);
+        struct cache_key key = {v->cache_tag, p->space[at - good], p->place[at - good]};
+        if (good > 0)
+            (void)cache_add_data(v->env.cache, key, page_at(read.page, i - good), good, false);
+        good = 0;
+        if (!bad)
+            continue;
+        damage_add(v, p->object, p->block + at, 1);
+        page_put(page_at(read.page, i), 1);
     }
 }
 

@@ -181,9 +181,9 @@ static may_yield int payload_put(struct volume *v, const struct extent *e, struc
         if (bit_get(bad, i))
             continue;
         if (v->inspect) {
-            for (uint32_t k = i; k < i + n; k++)
-                (void)cache_add_data(v->env.cache, (struct cache_key){v->cache_tag, e->space, e->block + k},
-                                     page_at(pages, k), true);
+            struct cache_key key = {v->cache_tag, e->space, e->block + i};
+            if (!cache_add_data(v->env.cache, key, page_at(pages, i), n, true))
+                return ERR_NO_MEMORY;
             continue;
         }
         int r = payload_write(v, e, pages, i, n);

@@ -105,11 +105,9 @@ static void piece_add_data(struct volume *v, const struct piece *p, struct log_b
     for (; at < run->count; i++, skip = 0) {
         uint32_t n = MIN(run->count - at, p->runs[i].count - skip);
         struct page *page = page_at(p->runs[i].page, skip);
-        for (uint32_t k = 0; k < n; k++) {
-            struct cache_key key = {v->cache_tag, run->space, run->block + at + k};
-            struct cache_entry *e = cache_add_data(v->env.cache, key, page_at(page, k), true);
-            assert(e);
-        }
+        struct cache_key key = {v->cache_tag, run->space, run->block + at};
+        if (!cache_add_data(v->env.cache, key, page, n, true)) /* readers would not find it */
+            volume_fail(v, ERR_NO_MEMORY, "keeping written blocks");
         log_add_data(b, run->space, run->block + at, page, n, p->inline_payload);
         if (p->inline_payload)
             deferred_add(v, run->space, run->block + at, page, n);
