@@ -143,6 +143,22 @@ static inline struct tree_node *find_leaf(struct tree *t, const struct tree_key 
     return place.leaf;
 }
 
+int tree_get_now(struct tree *t, const struct tree_key *key, const void **ret_value, uint32_t *ret_len)
+{
+    struct disk_node_pointer miss;
+    if (tree_is_empty(t))
+        return ERR_NOT_FOUND;
+    struct tree_node *leaf = find_leaf(t, key, &miss);
+    if (PREDICT_FALSE(!leaf))
+        return TREE_NOT_RESIDENT;
+    uint32_t slot = node_lower_bound(leaf->data, key);
+    if (!node_is_at(leaf->data, slot, key))
+        return ERR_NOT_FOUND;
+    *ret_value = node_value(leaf->data, slot);
+    *ret_len = node_value_len(leaf->data, slot);
+    return 0;
+}
+
 int tree_get(struct tree *t, const struct tree_key *key, void *buf, uint32_t max, uint32_t *ret_len)
 {
     struct disk_node_pointer miss;
@@ -169,8 +185,6 @@ int tree_get(struct tree *t, const struct tree_key *key, void *buf, uint32_t max
 
 /* ---- Cursors ---- */
 
-#define SEEK_MISS 1 /* something is not in memory */
-
 static void cursor_set(struct tree_cursor *c, struct tree *t, struct tree_node *leaf, uint32_t slot)
 {
     c->tree = t;
@@ -191,7 +205,7 @@ static inline uint32_t seek_slot(const struct tree_node *leaf, const struct tree
     return slot;
 }
 
-/* Seeks in what is in memory: 0, ERR_NOT_FOUND, or SEEK_MISS and the missing node. */
+/* Seeks in what is in memory: 0, ERR_NOT_FOUND, or TREE_NOT_RESIDENT and the missing node. */
 static int seek_resident(struct tree_cursor *c, struct tree *t, const struct tree_key *key,
                          enum tree_seek how, struct disk_node_pointer *ret_miss)
 {
@@ -210,7 +224,7 @@ static int seek_resident(struct tree_cursor *c, struct tree *t, const struct tre
     for (;;) {
         struct tree_place place;
         if (!tree_descend(t, &at, &place, ret_miss))
-            return SEEK_MISS;
+            return TREE_NOT_RESIDENT;
         tree_hint_set(t, place.leaf, place.at, place.right);
         uint32_t slot = seek_slot(place.leaf, &at, how);
         if (slot < node_count(place.leaf->data)) {
@@ -237,7 +251,7 @@ int tree_seek(struct tree_cursor *c, struct tree *t, const struct tree_key *key,
     for (;;) {
         struct disk_node_pointer miss;
         int err = seek_resident(c, t, &at, how, &miss);
-        if (err != SEEK_MISS)
+        if (err != TREE_NOT_RESIDENT)
             return err;
         err = tree_fetch(t, &miss, NULL);
         if (err)
@@ -245,11 +259,16 @@ int tree_seek(struct tree_cursor *c, struct tree *t, const struct tree_key *key,
     }
 }
 
-int tree_seek_now(struct tree_cursor *c, struct tree *t, const struct tree_key *key, enum tree_seek how)
+int tree_seek_resident(struct tree_cursor *c, struct tree *t, const struct tree_key *key, enum tree_seek how)
 {
     struct disk_node_pointer miss;
-    int err = seek_resident(c, t, key, how, &miss);
-    return err == SEEK_MISS ? ERR_NOT_FOUND : err;
+    return seek_resident(c, t, key, how, &miss);
+}
+
+int tree_seek_now(struct tree_cursor *c, struct tree *t, const struct tree_key *key, enum tree_seek how)
+{
+    int err = tree_seek_resident(c, t, key, how);
+    return err == TREE_NOT_RESIDENT ? ERR_NOT_FOUND : err;
 }
 
 /* The cursor's leaf is still there and unchanged. It is known to be alive only as the hint, which is pinned;

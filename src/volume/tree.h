@@ -45,8 +45,9 @@ struct node_store {
     void *ctx;
 };
 
-struct tree_node; /* tree_internal.h */
-#define TREE_PREPARED_MAX 160u
+struct tree_node;              /* tree_internal.h */
+#define TREE_RANGES_MAX   16u  /* of one preparation */
+#define TREE_PREPARED_MAX 640u /* nodes of one preparation */
 
 struct tree {
     const struct node_store *store;
@@ -122,6 +123,26 @@ int tree_prev(struct tree_cursor *c) MUST_CHECK may_yield;
  */
 int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree_key *last, uint32_t puts,
                  uint32_t item_len, struct tree_key *ret_last) MUST_CHECK may_yield;
+/*
+ * The same for changes in several ranges (1..TREE_RANGES_MAX; they may overlap): `puts` insertions anywhere
+ * in them, of put_bytes bytes of values together. Each range gets its `covered` key, which is below `last`
+ * only where the range has more than leaves_max leaves (1..TREE_LEAVES_MAX), and never below `first`.
+ */
+#define TREE_LEAVES_MAX 64u
+struct tree_range {
+    struct tree_key first, last;
+    struct tree_key covered; /* out */
+};
+int tree_prepare_ranges(struct tree *t, struct tree_range *ranges, uint32_t count, uint32_t puts,
+                        uint32_t put_bytes, uint32_t leaves_max) MUST_CHECK may_yield;
+/* As tree_get(), in what is in memory; the value is borrowed until the next yield or change of the tree.
+ * ERR_NOT_FOUND: it is not in the tree; TREE_NOT_RESIDENT: nobody can tell without reading a node. */
+#define TREE_NOT_RESIDENT 1
+int tree_get_now(struct tree *t, const struct tree_key *key, const void **ret_value, uint32_t *ret_len)
+    MUST_CHECK;
+/* As tree_seek(), in what is in memory. 0, ERR_NOT_FOUND, TREE_NOT_RESIDENT. */
+int tree_seek_resident(struct tree_cursor *c, struct tree *t, const struct tree_key *key, enum tree_seek how)
+    MUST_CHECK;
 /* Inserts or replaces. len 1..ITEM_LEN_MAX. */
 void tree_put_now(struct tree *t, const struct tree_key *key, const void *value, uint32_t len);
 /* 0 or ERR_NOT_FOUND. */

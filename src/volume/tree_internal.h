@@ -35,6 +35,7 @@ struct tree_node {
     uint64_t birth;
     uint8_t level;
     uint8_t state;
+    uint64_t met;     /* the last preparation that met it: tree->prepares */
     struct list link; /* OPEN: tree->dirty; SPARE: tree->spare */
     struct tree_write write;
 };

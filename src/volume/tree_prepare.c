@@ -2,7 +2,7 @@
 /*
  * Preparation of changes (T1).
  *
- * One pass goes over the leaves of the range, without a yield, and pins every node that it meets, inner ones
+ * One pass goes over the leaves of the ranges, without a yield, and pins every node that it meets, inner ones
  * too. If all were in memory, what the changes can need at worst is counted: a copy of each node met that the
  * open txg has not made yet, a root if deletions empty the tree before an insertion and, unless each leaf has
  * room for all the insertions, splits (split_need()).
@@ -16,8 +16,10 @@
 
 #include "runtime/error.h"
 
-/* Leaves of one preparation, the two beside the range not counted. */
-#define PREPARE_LEAVES_MAX 64u
+/* What a range of one key meets at most in a tree of so many levels: its path and those to the leaves beside
+ * it. */
+#define RANGE_NODES(levels) (3u * (levels))
+static_assert(RANGE_NODES(TREE_LEVELS_MAX) * TREE_RANGES_MAX <= TREE_PREPARED_MAX, "room for every range");
 /* What it takes to fill a node that was split or merged, in bytes and in children. */
 #define REFILL_BYTES      4000u
 #define REFILL_INSERTIONS 32u
@@ -34,12 +36,14 @@ enum side { SIDE_KEY, SIDE_FIRST, SIDE_LAST };
 
 struct pass {
     struct tree *tree;
-    struct tree_key first, last;
+    struct tree_range *ranges;
+    uint32_t count;
     uint32_t puts;
-    uint32_t room_wanted; /* bytes that all of them take */
-    uint32_t leaves;
-    bool roomy; /* every leaf has room_wanted */
-    struct tree_key covered;
+    uint32_t room_wanted;     /* bytes that all of them take */
+    uint32_t leaves_max;      /* of a range, the two beside it not counted */
+    bool roomy;               /* every leaf has room_wanted */
+    struct tree_range *range; /* where the pass is */
+    uint32_t ranges_left;     /* behind it */
     struct disk_node_pointer miss;
 };
 
@@ -53,7 +57,10 @@ void tree_prepared_release(struct tree *t)
 static void meet(struct pass *p, struct tree_node *n)
 {
     struct tree *t = p->tree;
+    if (n->met == t->prepares) /* ranges share nodes */
+        return;
     assert(t->prepared_count < TREE_PREPARED_MAX);
+    n->met = t->prepares;
     cache_pin(&n->entry);
     t->prepared[t->prepared_count++] = n;
     if (n->level == 0 && node_room(n->data) < p->room_wanted)
@@ -75,7 +82,7 @@ static bool walk_down(struct pass *p, struct walker *w, const struct disk_node_p
             return true;
         uint32_t slot = 0;
         if (side == SIDE_KEY)
-            slot = node_child_slot(n->data, &p->first);
+            slot = node_child_slot(n->data, &p->range->first);
         else if (side == SIDE_LAST)
             slot = node_count(n->data) - 1;
         w->slot[n->level] = slot;
@@ -104,46 +111,38 @@ static bool walk_on(struct pass *p, struct walker *w, uint8_t level, bool forwar
 static bool walk_range(struct pass *p, struct walker *w)
 {
     struct tree *t = p->tree;
-    /* What the last step and the one for the item behind may still meet. */
-    const uint32_t margin = 2u * ((uint32_t)t->root.level + 1);
-    p->covered = p->last;
-    for (;;) {
+    struct tree_range *r = p->range;
+    const uint32_t levels = (uint32_t)t->root.level + 1;
+    /* What the last step and the one for the item behind may still meet, and the ranges that are left. */
+    const uint32_t margin = 2u * levels + p->ranges_left * RANGE_NODES(levels);
+    for (uint32_t leaves = 1;; leaves++) {
         struct tree_node *leaf = w->node[0];
         struct tree_key greatest = node_key(leaf->data, node_count(leaf->data) - 1);
-        if (key_less(&p->last, &greatest))
+        if (key_less(&r->last, &greatest))
             return true;
         uint8_t level = walk_turn(t, w, true);
         if (level == 0)
             return true;
         struct tree_key next = node_key(w->node[level]->data, w->slot[level] + 1);
-        bool end = key_less(&p->last, &next);
-        if (!end && (p->leaves == PREPARE_LEAVES_MAX || t->prepared_count + margin > TREE_PREPARED_MAX)) {
-            bool has = key_prev(&next, &p->covered);
+        bool end = key_less(&r->last, &next);
+        if (!end && (leaves >= p->leaves_max || t->prepared_count + margin > TREE_PREPARED_MAX)) {
+            bool has = key_prev(&next, &r->covered);
             assert(has);
             end = true;
         }
         if (!walk_on(p, w, level, true))
             return false;
-        p->leaves++;
         if (end)
             return true;
     }
 }
 
-/* Pins what the range touches in t->prepared. False: p->miss is missing. */
-static bool pass_run(struct pass *p)
+/* The range's own leaf, the one before it where that is needed, and those behind it. */
+static bool pass_range(struct pass *p)
 {
     struct tree *t = p->tree;
-    tree_prepared_release(t);
-    t->prepares++;
-    p->roomy = true;
-    p->leaves = 1;
-    p->covered = p->last;
-    if (tree_is_empty(t)) {
-        p->roomy = false;
-        return true;
-    }
     struct walker w;
+    p->range->covered = p->range->last;
     if (!walk_down(p, &w, &t->root, SIDE_KEY))
         return false;
     uint8_t level = walk_turn(t, &w, true);
@@ -151,13 +150,35 @@ static bool pass_run(struct pass *p)
     const struct disk_slot *right = level > 0 ? node_slot(w.node[level]->data, w.slot[level] + 1) : NULL;
     tree_hint_set(t, w.node[0], at, right);
     struct tree_key least = node_key(w.node[0]->data, 0);
-    if (!key_less(&least, &p->first)) {
+    if (!key_less(&least, &p->range->first)) {
         struct walker back = w;
         level = walk_turn(t, &back, false);
         if (level > 0 && !walk_on(p, &back, level, false))
             return false;
     }
     return walk_range(p, &w);
+}
+
+/* Pins what the ranges touch in t->prepared. False: p->miss is missing. */
+static bool pass_run(struct pass *p)
+{
+    struct tree *t = p->tree;
+    tree_prepared_release(t);
+    t->prepares++;
+    p->roomy = true;
+    if (tree_is_empty(t)) {
+        p->roomy = false;
+        for (uint32_t i = 0; i < p->count; i++)
+            p->ranges[i].covered = p->ranges[i].last;
+        return true;
+    }
+    for (uint32_t i = 0; i < p->count; i++) {
+        p->range = &p->ranges[i];
+        p->ranges_left = p->count - 1 - i;
+        if (!pass_range(p))
+            return false;
+    }
+    return true;
 }
 
 /*
@@ -278,32 +299,44 @@ static int may_yield prepare_slow(struct pass *p)
     return err;
 }
 
-int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree_key *last, uint32_t puts,
-                 uint32_t item_len, struct tree_key *ret_last)
+int tree_prepare_ranges(struct tree *t, struct tree_range *ranges, uint32_t count, uint32_t puts,
+                        uint32_t put_bytes, uint32_t leaves_max)
 {
-    assert(!key_less(last, first) && item_len <= ITEM_LEN_MAX);
-    uint32_t room_wanted;
-    if (__builtin_mul_overflow(puts, SLOT_SIZE + item_len, &room_wanted))
+    assert(count >= 1 && count <= TREE_RANGES_MAX);
+    assert(leaves_max >= 1 && leaves_max <= TREE_LEAVES_MAX);
+    struct pass p = {.tree = t, .ranges = ranges, .count = count, .puts = puts, .leaves_max = leaves_max};
+    if (__builtin_mul_overflow(puts, SLOT_SIZE, &p.room_wanted) ||
+        __builtin_add_overflow(p.room_wanted, put_bytes, &p.room_wanted))
         return ERR_INVALID;
-    struct pass p = {.tree = t,
-                     .first = *first,
-                     .last = *last,
-                     .puts = puts,
-                     .room_wanted = room_wanted,
-                     .covered = *last};
+    for (uint32_t i = 0; i < count; i++)
+        assert(!key_less(&ranges[i].last, &ranges[i].first));
     int err = 1;
-    if (prepared_already(t, first, last)) {
+    if (count == 1 && prepared_already(t, &ranges->first, &ranges->last)) {
+        ranges->covered = ranges->last;
         err = reserve(t, path_need(&p));
     } else if (pass_run(&p)) {
         err = reserve(t, pass_need(&p));
     }
     if (err > 0)
         err = prepare_slow(&p);
+    if (!err)
+        t->room_promised = p.room_wanted;
+    return err;
+}
+
+int tree_prepare(struct tree *t, const struct tree_key *first, const struct tree_key *last, uint32_t puts,
+                 uint32_t item_len, struct tree_key *ret_last)
+{
+    assert(item_len <= ITEM_LEN_MAX);
+    struct tree_range range = {.first = *first, .last = *last};
+    uint32_t put_bytes;
+    if (__builtin_mul_overflow(puts, item_len, &put_bytes))
+        return ERR_INVALID;
+    int err = tree_prepare_ranges(t, &range, 1, puts, put_bytes, TREE_LEAVES_MAX);
     if (err)
         return err;
-    t->room_promised = room_wanted;
     if (!ret_last)
-        return key_equal(&p.covered, last) ? 0 : ERR_INVALID;
-    *ret_last = p.covered;
+        return key_equal(&range.covered, last) ? 0 : ERR_INVALID;
+    *ret_last = range.covered;
     return 0;
 }
