@@ -31,9 +31,14 @@ void log_place(const struct volume *v, uint64_t position, uint32_t *ret_group, u
     *ret_block = (uint32_t)(b % v->record.slab_blocks);
 }
 
+static uint32_t records_blocks(uint32_t record_bytes)
+{
+    return DIV_ROUND_UP((uint32_t)sizeof(struct disk_log_batch) + record_bytes, BLOCK_SIZE);
+}
+
 static uint32_t batch_header_blocks(const struct log_batch *b)
 {
-    return DIV_ROUND_UP((uint32_t)sizeof(struct disk_log_batch) + b->record_bytes, BLOCK_SIZE);
+    return records_blocks(b->record_bytes);
 }
 
 static uint32_t batch_blocks(const struct log_batch *b)
@@ -52,7 +57,8 @@ static bool batch_fits(const struct log_batch *b, const struct log_need *n)
            b->payload_pages + n->payload_pages <= LOG_PAYLOAD_PAGES;
 }
 
-/* Blocks of the ring that are neither needed nor promised. Each batch is promised all its header pages. */
+/* Blocks of the ring that are neither needed nor promised. A batch is promised what its records take so far,
+ * which is at least one block: a small ring has no room for all that it might take. */
 static uint64_t ring_free(const struct log *l)
 {
     uint64_t used = l->head - l->tail + l->reserved;
@@ -60,10 +66,12 @@ static uint64_t ring_free(const struct log *l)
     return used >= l->blocks ? 0 : l->blocks - used;
 }
 
-static bool ring_has_room(const struct log *l, const struct log_need *n, bool new_batch)
+static bool ring_has_room(const struct log *l, const struct log_need *n)
 {
+    uint32_t has = l->open ? batch_header_blocks(l->open) : 0,
+             bytes = (l->open ? l->open->record_bytes : 0) + n->record_bytes;
     uint64_t need =
-        n->payload_pages + (new_batch ? LOG_HEADER_PAGES : 0) + (n->last_resort ? 0 : LOG_RESERVE_BLOCKS);
+        n->payload_pages + records_blocks(bytes) - has + (n->last_resort ? 0 : LOG_RESERVE_BLOCKS);
 
     return ring_free(l) >= need;
 }
@@ -72,7 +80,7 @@ bool log_ready(const struct volume *v, const struct log_need *n)
 {
     const struct log *l = &v->log;
 
-    return !v->state && l->open && batch_fits(l->open, n) && ring_has_room(l, n, false);
+    return !v->state && l->open && batch_fits(l->open, n) && ring_has_room(l, n);
 }
 
 static void batch_free(struct log *l, struct log_batch *b)
@@ -136,7 +144,7 @@ static void batch_open(struct volume *v, struct log_batch *b)
     b->sequence = l->next_sequence++;
     b->txg = v->txg;
     b->opened_ns = reactor_now_ns();
-    l->reserved += LOG_HEADER_PAGES;
+    l->reserved += batch_blocks(b);
     l->open = b;
 }
 
@@ -179,7 +187,7 @@ int log_ensure(struct volume *v, const struct log_need *n)
             batch_close(v);
             log_send(v);
         }
-        if (!ring_has_room(l, n, !l->open)) {
+        if (!ring_has_room(l, n)) {
             batch_close(v);
             txg_want_commit(v);
             (void)waitq_wait(&l->room, DEADLINE_NEVER);
@@ -206,6 +214,21 @@ int log_ensure(struct volume *v, const struct log_need *n)
     }
 }
 
+struct log_batch *log_batch_find(struct volume *v, uint64_t sequence)
+{
+    struct log *l = &v->log;
+
+    if (l->open && l->open->sequence == sequence)
+        return l->open;
+    LIST_FOREACH (&l->writing, it)
+        if (CONTAINER_OF(it, struct log_batch, link)->sequence == sequence)
+            return CONTAINER_OF(it, struct log_batch, link);
+    LIST_FOREACH (&l->queue, it)
+        if (CONTAINER_OF(it, struct log_batch, link)->sequence == sequence)
+            return CONTAINER_OF(it, struct log_batch, link);
+    return NULL;
+}
+
 /* ---- Records ---- */
 
 void *log_add(struct volume *v, uint16_t type, uint16_t flags, uint32_t head, uint32_t len,
@@ -224,6 +247,7 @@ void *log_add(struct volume *v, uint16_t type, uint16_t flags, uint32_t head, ui
     memcpy(at, &rec, sizeof(rec));
     if (size > sizeof(rec) + len)
         memset(at + sizeof(rec) + len, 0, size - sizeof(rec) - len);
+    v->log.reserved += records_blocks(b->record_bytes + size) - batch_header_blocks(b);
     b->record_bytes += size;
     b->record_count++;
     v->log.records++;
@@ -396,8 +420,8 @@ static void batch_submit(struct volume *v, struct log_batch *b)
     l->head += batch_blocks(b);
     if (b->sequence < l->cut_sequence)
         l->cut_position = l->head;
-    assert(l->reserved >= LOG_HEADER_PAGES + b->payload_pages);
-    l->reserved -= LOG_HEADER_PAGES + b->payload_pages;
+    assert(l->reserved >= batch_blocks(b));
+    l->reserved -= batch_blocks(b);
     assert(l->head - l->tail <= l->blocks); /* L2 */
     batch_seal(v, b);
     b->writes = b->few;

@@ -23,9 +23,9 @@
 #include "volume/format.h"
 #include "volume/volume.h"
 
-#define LOG_WRITING_MAX   2u /* batches on their way at once */
-#define LOG_QUEUE_MAX     8u /* closed ones that wait */
-#define LOG_HEADER_PAGES  4u
+#define LOG_WRITING_MAX   2u   /* batches on their way at once */
+#define LOG_QUEUE_MAX     8u   /* closed ones that wait */
+#define LOG_HEADER_PAGES  32u  /* all records of one change of items fit: 64 KiB and more */
 #define LOG_DATA_RUNS_MAX 128u /* data runs of one batch */
 #define LOG_PAYLOAD_PAGES 256u
 
@@ -86,7 +86,7 @@ struct log {
     struct waitq durable_changed;
     struct waitq acknowledged_changed;
     struct waitq room;
-    struct log_batch *spare[4]; /* kept for reuse */
+    struct log_batch *spare[2]; /* kept for reuse: as many as are under way at once */
     uint32_t spare_count;
     uint64_t reserved;                   /* log blocks that the open and the closed batches will take */
     uint64_t cut_sequence, cut_position; /* of the last cut: first batch after it, and its place */
@@ -119,6 +119,8 @@ void *log_add(struct volume *v, uint16_t type, uint16_t flags, uint32_t head, ui
  * references. */
 void log_add_data(struct log_batch *b, uint32_t space, uint64_t block, struct page *page, uint32_t count,
                   bool inline_payload);
+/* A batch that is not acknowledged yet, or NULL. */
+struct log_batch *log_batch_find(struct volume *v, uint64_t sequence);
 void log_batch_get(struct log_batch *b);
 void log_batch_put(struct log_batch *b);
 /* Waits until the batch is acknowledged, and durable if asked. Not cancellable. 0, data_result, or the
