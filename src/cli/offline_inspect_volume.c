@@ -48,6 +48,10 @@ static const char *record_name(uint16_t type)
         return "resize";
     case LOG_LOST:
         return "lost";
+    case LOG_ITEM_PUT:
+        return "item-put";
+    case LOG_ITEM_DELETE:
+        return "item-delete";
     default:
         return "other";
     }
@@ -119,6 +123,7 @@ static json_t *record_json(const struct log_cursor *c)
                           (json_int_t)c->len);
     struct disk_log_range range;
     struct disk_stale_drive_item stale;
+    struct disk_log_item item;
     struct extent e;
     if (j == NULL)
         return NULL;
@@ -134,6 +139,11 @@ static json_t *record_json(const struct log_cursor *c)
         set(j, "object", le64_get(range.object));
         set(j, "offset", le64_get(range.offset));
         set(j, "length", le64_get(range.len));
+    } else if ((c->type == LOG_ITEM_PUT || c->type == LOG_ITEM_DELETE) && c->len >= sizeof(item)) {
+        memcpy(&item, c->body, sizeof(item));
+        set(j, "object", le64_get(item.object));
+        set(j, "type", item.type);
+        set(j, "offset", le64_get(item.offset));
     } else if (c->type == LOG_STALE_DRIVE && c->len == sizeof(stale)) {
         memcpy(&stale, c->body, sizeof(stale));
         json_object_set_new(j, "drive", inspect_uuid(stale.drive));

@@ -34,37 +34,46 @@
 #include "volume/tree.h"
 #include "volume/volume.h"
 
-#define CHANGE_RANGES_MAX 16u
+#define CHANGE_RANGES_MAX TREE_RANGES_MAX
+#define CHANGE_WRITE_RUNS 48u /* runs of space, and of memory, that one change writes at most */
+#define CHANGE_DATA_MAX   4u  /* writes, unmaps and clones of one change */
 /* Bytes of all records of one change at most: what fits one batch. A write of data that needs more is done in
  * part; items of more are the caller's mistake (asserted). */
 #define CHANGE_RECORD_BYTES_MAX (96u * 1024u)
 
-struct change_range {
-    struct tree_key first, last;
+/* A change that is not acknowledged yet: readers of its range of data wait for it. */
+struct inflight {
+    struct list link;
+    uint64_t object, block, blocks;
+    struct log_batch *batch;
 };
 
 struct change {
     struct volume *volume;
-    struct change_range ranges[CHANGE_RANGES_MAX];
-    uint32_t range_count;
+    bool inline_payload; /* its data is small and synchronous: it travels in the log */
+    bool deletes;        /* gives space back: may use the reserve (works on a full pool) */
+
     /* What the instant may do at most: change_will_*(). */
     uint32_t puts, put_bytes, record_bytes;
-    uint32_t data_blocks, data_runs;
-    bool inline_payload; /* small and synchronous: the data travels in the log */
-    bool deletes;        /* gives space back: may use the reserve (works on a full pool) */
+    uint32_t data_blocks, data_writes;
 
     /* Private. */
     bool holding, changed;
-    uint64_t txg;
+    uint32_t runs_left; /* space runs, and memory runs, that its writes may still take */
+    uint32_t inflight_count;
     struct log_batch *batch;
-    struct inflight *inflight; /* of its data */
+    struct inflight inflight[CHANGE_DATA_MAX];
+
+    uint32_t range_count;
+    struct tree_range ranges[CHANGE_RANGES_MAX]; /* oldest first */
 };
 
 void change_init(struct change *c, struct volume *v);
 /* Forgets what will be done; keeps the ranges. */
 void change_clear(struct change *c);
-/* The instant may read and change items with keys in [first, last]. Small ranges: at most 64 leaves together.
- * More than CHANGE_RANGES_MAX that cannot be joined: the oldest one goes (and is asked for again). */
+/* The instant may read and change items with keys in [first, last]. A range of more than 64 leaves is
+ * prepared in part. More than CHANGE_RANGES_MAX that cannot be joined: the oldest one goes (and is asked for
+ * again). */
 void change_want_range(struct change *c, const struct tree_key *first, const struct tree_key *last);
 static inline void change_want(struct change *c, struct tree_key key)
 {
@@ -86,20 +95,22 @@ int change_begin(struct change *c) MUST_CHECK may_yield;
 
 /* ---- In the instant: nothing yields ---- */
 
-/* Borrowed until the next change of the tree or the end of the instant. ERR_NOT_FOUND, ERR_CHANGE_AGAIN. */
+/* Borrowed until the next change of the tree or the end of the instant. ERR_NOT_FOUND. ERR_CHANGE_AGAIN: the
+ * key is in no range that was wanted (now it is). */
 int change_get(struct change *c, struct tree_key key, const void **ret_value, uint32_t *ret_len) MUST_CHECK;
-/* First item >= key (SEEK_GE) or last <= key (SEEK_LE) in [low, high]; ERR_NOT_FOUND: none there. The whole
- * of [low, high] must be wanted for an answer of ERR_NOT_FOUND; else ERR_CHANGE_AGAIN (and it is wanted now).
- */
+/* First item >= low (SEEK_GE) or last one <= high (SEEK_LE) in [low, high]; ERR_NOT_FOUND: there is none.
+ * Nothing need be wanted: ERR_CHANGE_AGAIN only if a node is not in memory (the end where it begins is wanted
+ * now). To change what it finds, ask change_get() for it first. */
 int change_seek(struct change *c, struct tree_key low, struct tree_key high, enum tree_seek how,
                 struct tree_cursor *ret) MUST_CHECK;
 /* The key must be in a wanted range, len as promised. */
 void change_put(struct change *c, struct tree_key key, const void *value, uint32_t len);
 /* The item must be there. */
 void change_delete(struct change *c, struct tree_key key);
-/* Writes up to `blocks` blocks of data at `block`; the pages must never be changed afterwards. sums: crc32c
- * of each block. Returns in *ret_done how many (>= 1; fewer than asked when space is in pieces: the rest is
- * another change's), in *ret_freed how many blocks the object gave back. */
+/* Writes up to `blocks` blocks of data at `block`: those of the vector after `skip` of them. The pages must
+ * never be changed afterwards. sums: crc32c of each of these blocks. Returns in *ret_done how many (>= 1;
+ * fewer than asked when space is in pieces: the rest is another change's), in *ret_freed how many blocks the
+ * object gave back. */
 void change_write(struct change *c, uint64_t object, uint64_t block, const struct page_vec *data,
                   uint32_t skip, uint32_t blocks, const uint32_t *sums, uint32_t *ret_done,
                   uint32_t *ret_freed);
@@ -127,7 +138,7 @@ int change_end(struct change *c, int result, uint32_t flags) MUST_CHECK may_yiel
 /* As tree_get() on the live head. */
 int volume_item_get(struct volume *v, struct tree_key key, void *buf, uint32_t max, uint32_t *ret_len)
     MUST_CHECK may_yield;
-/* As tree_seek(): walk with tree_next(). */
+/* As tree_seek(): walk with tree_next(), then volume_seen(). */
 int volume_item_seek(struct volume *v, struct tree_key key, enum tree_seek how, struct tree_cursor *ret)
     MUST_CHECK may_yield;
 /* H3 for readers: waits until every change of these objects that was made before now is acknowledged, and for

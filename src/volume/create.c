@@ -168,8 +168,10 @@ static may_yield int create_once(const struct volume_env *env, const struct volu
 {
     uint32_t slab = pool_slab_blocks(env->drives);
 
-    if (!name_ok(o->name) || strcmp(o->kind, "block") != 0 || o->size_bytes == 0 ||
-        o->size_bytes % BLOCK_SIZE || o->size_bytes > INT64_MAX - BLOCK_SIZE + 1)
+    bool kind_ok = strcmp(o->kind, VOLUME_KIND_BLOCK) == 0 || strcmp(o->kind, VOLUME_KIND_FS) == 0;
+
+    if (!name_ok(o->name) || !kind_ok || o->size_bytes == 0 || o->size_bytes % BLOCK_SIZE ||
+        o->size_bytes > INT64_MAX - BLOCK_SIZE + 1)
         return ERR_INVALID;
     if (env->drives->count < o->protection.spare + 1u)
         return ERR_NOT_ENOUGH_DRIVES;

@@ -107,6 +107,7 @@ enum item_type {
     ITEM_RESERVATION = 41,
     ITEM_INTENT = 42,
 };
+#define ITEM_HEAD_FIRST ITEM_INODE /* lower types are of the pool tree */
 
 #define OBJECT_BLOCK_DEVICE UINT64_C(1)
 
@@ -127,7 +128,8 @@ struct disk_head_item {
     struct le32 parent_head;      /* clones and snapshots */
     struct le32 flags;            /* 1: read-only (snapshot) */
     struct le64 allocated_blocks; /* data blocks that it references */
-    struct le64 reserved[3];
+    struct le64 inodes;           /* items of type ITEM_INODE */
+    struct le64 reserved[2];
 };
 static_assert(sizeof(struct disk_head_item) == 136, "disk_head_item");
 #define HEAD_LIVE 1u
@@ -250,8 +252,8 @@ enum log_record_type {
     LOG_STALE_DRIVE = 5,  /* disk_stale_drive_item: a drive missed a write from txg on */
     LOG_RESIZE = 6,       /* disk_log_range: size of the device */
     LOG_LOST = 7,         /* disk_log_range: known lost */
-    LOG_ITEM_PUT = 16,    /* disk_log_item + value: put an item (file system, later) */
-    LOG_ITEM_DELETE = 17, /* disk_log_item */
+    LOG_ITEM_PUT = 16,    /* disk_log_item + value: an item of the head tree, new or replaced */
+    LOG_ITEM_DELETE = 17, /* disk_log_item: it is gone */
 };
 
 struct disk_log_record { /* records are 8-byte aligned */
@@ -274,5 +276,13 @@ struct disk_log_range {
     struct le64 offset;
     struct le64 len;
 };
+struct disk_log_item {
+    struct le64 object;
+    uint8_t type; /* enum item_type, of head trees; never ITEM_EXTENT */
+    uint8_t reserved[7];
+    struct le64 offset;
+    /* LOG_ITEM_PUT: the value follows, 1..ITEM_LEN_MAX bytes */
+};
+static_assert(sizeof(struct disk_log_item) == 24, "disk_log_item");
 
 #endif

@@ -55,7 +55,11 @@ static may_yield int store_read(void *ctx, const struct disk_node_pointer *p, st
                               .verify = VERIFY_WHOLE,
                               .sums = &sum,
                               .only = -1};
-    return group_read(&read);
+    /* Whoever looks: the node is named now, so what it lies on must not be used anew before it was read. */
+    uint32_t slot = reader_enter(v);
+    int r = group_read(&read);
+    reader_leave(v, slot);
+    return r;
 }
 
 void volume_stores_init(struct volume *v)
@@ -331,6 +335,7 @@ static may_yield int load_apply(struct volume *v, struct loaded *l, uint64_t ope
     v->created_ns = le64_get(l->volume.created_ns);
     v->size_bytes = le64_get(l->head.size_bytes);
     v->data_blocks = le64_get(l->head.allocated_blocks);
+    v->inodes = le64_get(l->head.inodes);
     tree_init(&v->head, &v->head_store, v->env.cache, v->cache_tag, v->record.id, HEAD_LIVE, &l->head.root,
               open_txg);
     return 0;

@@ -69,6 +69,7 @@ struct volume *volume_alloc(const struct volume_env *env, const struct volume_re
         return NULL;
     v->env = *env;
     v->record = *record;
+    v->is_fs = strcmp(record->kind, VOLUME_KIND_FS) == 0;
     v->cache_tag = cache_volume_tag(env->cache);
     waitq_init(&v->hold_wait);
     waitq_init(&v->quiesce_wait);

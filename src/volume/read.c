@@ -257,11 +257,14 @@ static may_yield int read_once(struct volume *v, struct read_plan *p, uint64_t o
     return r;
 }
 
-static int check_range(const struct volume *v, uint64_t object, uint64_t block, uint64_t blocks)
+int volume_check_range(const struct volume *v, uint64_t object, uint64_t block, uint64_t blocks)
 {
-    if (blocks == 0 || block > UINT64_MAX / BLOCK_SIZE || blocks > UINT64_MAX / BLOCK_SIZE - block)
+    /* Offsets in bytes are below 2^63, as files' are. */
+    const uint64_t end = INT64_MAX / BLOCK_SIZE + 1;
+
+    if (blocks == 0 || block >= end || blocks > end - block)
         return ERR_OUT_OF_RANGE;
-    if (object == OBJECT_BLOCK_DEVICE && block + blocks > v->size_bytes / BLOCK_SIZE)
+    if (volume_is_device(v, object) && block + blocks > v->size_bytes / BLOCK_SIZE)
         return ERR_OUT_OF_RANGE;
     return v->state;
 }
@@ -269,7 +272,7 @@ static int check_range(const struct volume *v, uint64_t object, uint64_t block, 
 /* Leases before anything is shown (invariant 4). A drive that cannot renew its own is recorded as stale
  * first: then the others' leases are enough, and the client sees nothing of it. */
 #define LEASE_TRIES 8u
-static may_yield int read_allowed(struct volume *v)
+int volume_read_allowed(struct volume *v)
 {
     int r = 0;
 
@@ -288,7 +291,7 @@ static may_yield int read_allowed(struct volume *v)
 int volume_read(struct volume *v, uint64_t object, uint64_t block, uint32_t blocks, struct page_vec *ret)
 {
     struct read_plan plan;
-    int r = check_range(v, object, block, blocks);
+    int r = volume_check_range(v, object, block, blocks);
 
     assert(blocks <= PAGE_VEC_MAX);
     while (!r) {
@@ -304,7 +307,7 @@ int volume_read(struct volume *v, uint64_t object, uint64_t block, uint32_t bloc
         return r;
     r = inflight_wait(v, object, block, blocks);
     if (!r)
-        r = read_allowed(v);
+        r = volume_read_allowed(v);
     if (r) {
         plan_drop(&plan);
         return r;
@@ -395,7 +398,7 @@ int volume_map(struct volume *v, uint64_t object, uint64_t block, uint64_t block
                struct volume_map_entry *out, uint32_t max, uint32_t *ret_count)
 {
     uint32_t n = 0;
-    int r = check_range(v, object, block, blocks);
+    int r = volume_check_range(v, object, block, blocks);
 
     assert(max > 0);
     if (r)

@@ -415,6 +415,32 @@ static may_yield int apply_range(struct volume *v, const struct log_cursor *c)
     return 0;
 }
 
+static may_yield int apply_item(struct volume *v, const struct log_cursor *c)
+{
+    struct disk_log_item d;
+    const void *old;
+    uint32_t len = c->len - (uint32_t)sizeof(d), old_len;
+    bool put = c->type == LOG_ITEM_PUT;
+
+    if (c->len < sizeof(d) || (put ? len < 1 || len > ITEM_LEN_MAX : len != 0))
+        return ERR_VOLUME_CORRUPT;
+    memcpy(&d, c->body, sizeof(d));
+    struct tree_key key = {le64_get(d.object), d.type, le64_get(d.offset)};
+    if (key.type < ITEM_HEAD_FIRST || key.type == ITEM_EXTENT)
+        return ERR_VOLUME_CORRUPT;
+    int r = tree_prepare(&v->head, &key, &key, put, len, NULL);
+    if (r)
+        return r;
+    bool there = tree_get_now(&v->head, &key, &old, &old_len) == 0;
+    if (key.type == ITEM_INODE)
+        v->inodes = v->inodes + put - there;
+    if (put)
+        tree_put_now(&v->head, &key, c->body + sizeof(d), len);
+    else if (there)
+        r = tree_delete_now(&v->head, &key);
+    return r;
+}
+
 static may_yield int apply_batch(struct volume *v, const struct log_found *b)
 {
     struct log_cursor c;
@@ -430,6 +456,10 @@ static may_yield int apply_batch(struct volume *v, const struct log_found *b)
         case LOG_ZERO:
         case LOG_RESIZE:
             r = apply_range(v, &c);
+            break;
+        case LOG_ITEM_PUT:
+        case LOG_ITEM_DELETE:
+            r = apply_item(v, &c);
             break;
         case LOG_GROUP:
         case LOG_STALE_DRIVE:

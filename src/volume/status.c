@@ -2,6 +2,8 @@
 /* What people and tests see of a volume. */
 #include "volume/volume_internal.h"
 
+#define SPACE_DRIVES_MAX 256u /* more are not counted */
+
 void volume_get_status(struct volume *v, struct volume_status *ret)
 {
     struct volume_status s = {.state = v->state,
@@ -38,6 +40,54 @@ void volume_get_status(struct volume *v, struct volume_status *ret)
     s.healthy &= s.damage_count == 0 && !s.state;
     memcpy(s.damage, v->damage, MIN(v->damage_count, ARRAY_SIZE(s.damage)) * sizeof(s.damage[0]));
     *ret = s;
+}
+
+/* How many groups more could be made: a group takes a slab on each of so many drives. */
+static uint64_t groups_possible(const uint32_t *slabs_free, uint32_t drives, uint32_t copies)
+{
+    uint64_t low = 0, high = 0;
+
+    for (uint32_t i = 0; i < drives; i++)
+        high += slabs_free[i];
+    high /= copies;
+    while (low < high) {
+        uint64_t mid = low + (high - low + 1) / 2, usable = 0;
+        for (uint32_t i = 0; i < drives; i++)
+            usable += MIN(slabs_free[i], mid);
+        if (usable >= mid * copies)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+void volume_space(struct volume *v, uint64_t *ret_free_blocks, uint64_t *ret_total_blocks)
+{
+    const struct drive_set *set = v->env.drives;
+    uint32_t slabs_free[SPACE_DRIVES_MAX], n = 0;
+    uint64_t free_blocks = v->space.total_free[GROUP_DATA];
+
+    for (uint32_t i = 0; i < MIN(set->count, SPACE_DRIVES_MAX); i++) {
+        struct drive_info info;
+        if (drive_get_info(set->drives[i], &info) == 0 && info.state == DRIVE_OK)
+            slabs_free[n++] = info.slabs_free;
+    }
+    for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g)) {
+        const struct space_group *sg = g->volume_private;
+        if (sg && g->purpose == GROUP_DATA)
+            free_blocks += sg->waiting;
+    }
+    /* What the tree takes of the groups to come: its reserve (space.c), nodes to keep account of each group,
+     * and 16 KiB of items for a MiB of data. */
+    const uint64_t slab = v->record.slab_blocks, reserve = 128 * NODE_BLOCKS,
+                   tree_free = v->space.total_free[GROUP_TREE];
+    uint64_t room = groups_possible(slabs_free, n, v->record.protection.spare + 1u) * slab;
+    room -= MIN(room, reserve - MIN(reserve, tree_free));
+    free_blocks +=
+        room / (slab + slab / 64 + DIV_ROUND_UP(slab, SPACE_CHUNK_BLOCKS) * NODE_BLOCKS / 2) * slab;
+    *ret_free_blocks = free_blocks;
+    *ret_total_blocks = free_blocks + v->data_blocks;
 }
 
 uint32_t volume_get_damage(const struct volume *v, struct volume_damage *out, uint32_t max)

@@ -160,7 +160,7 @@ static may_yield int deferred_write(struct volume *v, struct deferred_list *l)
 struct commit {
     uint64_t txg;
     uint64_t log_sequence, log_block;
-    uint64_t size_bytes, data_blocks;
+    uint64_t size_bytes, data_blocks, inodes;
     struct disk_node_pointer head_root;
     struct list head_writes, pool_writes;
 };
@@ -187,7 +187,8 @@ static may_yield int put_head(struct volume *v, const struct commit *c)
 {
     struct disk_head_item head = {.root = c->head_root,
                                   .size_bytes = le64_make(c->size_bytes),
-                                  .allocated_blocks = le64_make(c->data_blocks)};
+                                  .allocated_blocks = le64_make(c->data_blocks),
+                                  .inodes = le64_make(c->inodes)};
     struct tree_key key = {HEAD_LIVE, ITEM_HEAD, 0};
 
     return tree_put(&v->pool, &key, &head, sizeof(head));
@@ -271,6 +272,7 @@ static may_yield void commit_close(struct volume *v, struct commit *c)
     c->head_root = v->head.root;
     c->size_bytes = v->size_bytes;
     c->data_blocks = v->data_blocks;
+    c->inodes = v->inodes;
     v->txg++;
     v->committing = c->txg;
     v->dirty_since_ns = 0;

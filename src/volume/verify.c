@@ -94,8 +94,14 @@ static int on_item(void *ctx, const struct tree_key *key, const void *value, uin
     struct extent e;
 
     c->report->items++;
-    if (!c->in_head || key->type != ITEM_EXTENT)
+    if (!c->in_head)
         return 0;
+    if (key->type < ITEM_HEAD_FIRST)
+        problem(c, "object %llu has an item of type %u, which is not a file's",
+                (unsigned long long)key->object, key->type);
+    c->report->inodes += key->type == ITEM_INODE;
+    if (key->type != ITEM_EXTENT)
+        return c->report->item ? c->report->item(c->report->ctx, key, value, len) : 0;
     c->report->extents++;
     if (extent_decode(key, value, len, &e)) {
         problem(c, "the extent of object %llu at byte %llu is malformed", (unsigned long long)key->object,
@@ -107,7 +113,7 @@ static int on_item(void *ctx, const struct tree_key *key, const void *value, uin
                 (unsigned long long)key->offset);
     c->object = e.object;
     c->extent_end = e.start + e.blocks;
-    if (e.object == OBJECT_BLOCK_DEVICE && c->extent_end > c->volume->size_bytes / BLOCK_SIZE)
+    if (volume_is_device(c->volume, e.object) && c->extent_end > c->volume->size_bytes / BLOCK_SIZE)
         problem(c, "an extent reaches beyond the end of the device");
     if (e.flags & (EXTENT_ZERO | EXTENT_LOST))
         return 0;
@@ -212,6 +218,9 @@ int volume_verify(struct volume *v, struct volume_verify *r)
     if (!err && r->data_blocks != v->data_blocks)
         problem(&c, "the head says that it has %llu data blocks, but it has %llu",
                 (unsigned long long)v->data_blocks, (unsigned long long)r->data_blocks);
+    if (!err && r->inodes != v->inodes)
+        problem(&c, "the head says that it has %llu inodes, but it has %llu", (unsigned long long)v->inodes,
+                (unsigned long long)r->inodes);
     if (!err && r->nodes != v->tree_nodes)
         problem(&c, "the volume counts %llu tree nodes, but there are %llu",
                 (unsigned long long)v->tree_nodes, (unsigned long long)r->nodes);

@@ -7,13 +7,17 @@
 #ifndef ASHLAR_VOLUME_VERIFY_H
 #define ASHLAR_VOLUME_VERIFY_H
 
+#include "volume/tree.h"
 #include "volume/volume.h"
 
 struct volume_verify {
     void (*problem)(void *ctx, const char *sentence); /* each inconsistency, once; or NULL */
+    /* Every item of the live head but extents, in the order of keys, for who knows what they mean; or NULL. A
+     * result that is not 0 ends the look with it. May yield. */
+    int (*item)(void *ctx, const struct tree_key *key, const void *value, uint32_t len);
     void *ctx;
     uint64_t problems;
-    uint64_t nodes, items, extents, data_blocks; /* seen */
+    uint64_t nodes, items, extents, data_blocks, inodes; /* seen */
 };
 
 /* Commits first; nothing else may change the volume meanwhile. 0 even if there are problems; an error when it

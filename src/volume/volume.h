@@ -30,9 +30,11 @@ struct volume_env { /* what a volume stands on; borrowed for its life */
     void *ctx;
 };
 
+#define VOLUME_KIND_BLOCK "block" /* object 1 is a device of a fixed size */
+#define VOLUME_KIND_FS    "fs" /* objects are files (change.h); the size only says how large a log is good */
 struct volume_create_options {
     const char *name;    /* 1..VOLUME_NAME_MAX of [A-Za-z0-9._-], not beginning with '.' or '-' */
-    const char *kind;    /* "block" */
+    const char *kind;    /* VOLUME_KIND_* */
     uint64_t size_bytes; /* multiple of BLOCK_SIZE, up to 2^63 - BLOCK_SIZE; thin */
     struct protection protection;
     uint32_t system_runs; /* 0: a sensible number for the slab size */

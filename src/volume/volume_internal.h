@@ -5,6 +5,7 @@
 
 #include "runtime/error.h"
 #include "runtime/reactor.h"
+#include "volume/change.h"
 #include "volume/log.h"
 #include "volume/shortage.h"
 #include "volume/space.h"
@@ -15,13 +16,7 @@
 #define COMMIT_NEARLY_FULL_NS (NSEC_PER_SEC / 2)
 #define DAMAGE_MAX            1024u
 #define READER_SLOTS          8u
-
-/* A write that is not acknowledged yet: readers of its range wait for it. */
-struct inflight {
-    struct list link;
-    uint64_t object, block, blocks;
-    struct log_batch *batch;
-};
+#define SEEN_SLOTS            512u
 
 /* An inline-logged block run that still has to go to its place: at the commit. */
 struct deferred {
@@ -43,6 +38,7 @@ struct volume {
     uint32_t log_seed; /* crc32c of id, to seed root checksums */
     int state;         /* sticky: 0 or why the volume failed */
     bool read_only, inspect, closing;
+    bool is_fs; /* kind: objects are files; else one block device */
 
     struct group_set *groups;
     struct group *system[SYSTEM_RUNS_MAX];
@@ -54,6 +50,7 @@ struct volume {
 
     uint64_t size_bytes;
     uint64_t data_blocks; /* of the live head */
+    uint64_t inodes;      /* of the live head: items of type ITEM_INODE */
     uint64_t tree_nodes;
     uint64_t losses;
     uint64_t created_ns;
@@ -91,6 +88,7 @@ struct volume {
     struct fmutex record_lock;
 
     struct list inflight;
+    uint64_t seen[SEEN_SLOTS]; /* H3: by hash of an object, the last batch that changed it */
     struct volume_damage damage[DAMAGE_MAX];
     uint32_t damage_count;
     uint64_t damage_dropped;
@@ -163,6 +161,25 @@ static inline struct tree_key extent_key(uint64_t object, uint64_t block)
 /* Takes the range out of the head tree (prepared for it, with two puts to spare), freeing what it named. */
 int extent_remove_now(struct volume *v, uint64_t object, uint64_t block, uint64_t blocks) MUST_CHECK;
 void extent_put_now(struct volume *v, const struct extent *e);
+
+/* ---- change.c ---- */
+/* A record of the change, in its batch: returns the body's place. */
+void *change_log(struct change *c, uint16_t type, uint16_t flags, uint32_t len);
+/* Adds the range of data to what readers wait for. */
+void change_inflight(struct change *c, uint64_t object, uint64_t block, uint64_t blocks);
+/* The wanted range in which the key is, as far as it is prepared; or NULL. */
+const struct tree_range *change_range_of(const struct change *c, const struct tree_key *key);
+
+/* ---- read.c ---- */
+/* The device of a block volume, which has a size; other objects grow as they are written. */
+static inline bool volume_is_device(const struct volume *v, uint64_t object)
+{
+    return object == OBJECT_BLOCK_DEVICE && !v->is_fs;
+}
+/* ERR_OUT_OF_RANGE, or the volume's state. */
+int volume_check_range(const struct volume *v, uint64_t object, uint64_t block, uint64_t blocks) MUST_CHECK;
+/* Leases before anything is shown (invariant 4). */
+int volume_read_allowed(struct volume *v) MUST_CHECK may_yield;
 
 /* ---- load.c ---- */
 /* Reads the pool tree that the root names: groups, space, head. */
