@@ -2,7 +2,7 @@
 /* The export commands. */
 #include "control/control_internal.h"
 
-#include "protocols/nbd/nbd_acl.h"
+#include "runtime/network.h"
 
 #include <stdio.h>
 
@@ -42,8 +42,8 @@ static int export_wanted(struct control_call *call, const json_t *request, struc
                             ARRAY_SIZE(wanted.allow));
     for (size_t i = 0; i < json_array_size(allow); i++) {
         const char *cidr = json_string_value(json_array_get(allow, i));
-        struct nbd_acl acl;
-        if (nbd_acl_parse(cidr, &acl) < 0 || acl.count != 1)
+        struct network_list acl;
+        if (network_list_parse(cidr, &acl) < 0 || acl.count != 1)
             return control_fail(call, ERR_INVALID, "Write it as 10.0.0.0/8, 192.168.1.7 or fd00::/8.",
                                 "\"%.60s\" is not an address or network", cidr);
         snprintf(wanted.allow[wanted.allow_count++], sizeof(wanted.allow[0]), "%s", cidr);

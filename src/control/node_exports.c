@@ -3,7 +3,7 @@
  */
 #include "control/node_internal.h"
 
-#include "protocols/nbd/nbd_acl.h"
+#include "runtime/network.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,9 +34,9 @@ static int nbd_decode(const json_t *nbd, struct node_export *x)
     x->read_only = json_is_true(json_object_get(nbd, "read_only"));
     for (size_t i = 0; i < json_array_size(allow); i++) {
         const char *cidr = json_string_value(json_array_get(allow, i));
-        struct nbd_acl acl;
+        struct network_list acl;
         /* One that is not understood must not become "everybody". */
-        if (cidr == NULL || strlen(cidr) >= sizeof(x->allow[0]) || nbd_acl_parse(cidr, &acl) < 0 ||
+        if (cidr == NULL || strlen(cidr) >= sizeof(x->allow[0]) || network_list_parse(cidr, &acl) < 0 ||
             acl.count != 1)
             return ERR_COORD_CORRUPT;
         snprintf(x->allow[x->allow_count++], sizeof(x->allow[0]), "%s", cidr);

@@ -49,7 +49,8 @@ static int address_parse_tcp(const char *text, struct address *a)
 int address_parse(const char *text, struct address *ret)
 {
     struct address a = {.kind = ADDRESS_TCP};
-    if (strncmp(text, "tcp:", 4) == 0) {
+    if (strncmp(text, "tcp:", 4) == 0 || strncmp(text, "udp:", 4) == 0) {
+        a.kind = *text == 't' ? ADDRESS_TCP : ADDRESS_UDP;
         int err = address_parse_tcp(text + 4, &a);
         if (err != 0)
             return err;

@@ -362,3 +362,52 @@ int stream_attach(int handle, struct stream **ret)
     *ret = s;
     return 0;
 }
+
+/* ---- Datagrams ---- */
+
+int datagram_open(const char *address, struct datagram_socket **ret)
+{
+    struct reactor *r = gate_fiber();
+    struct datagram_socket *d = NULL;
+    if (r->ops->datagram_open == NULL)
+        return ERR_UNSUPPORTED;
+    int err = gate_result(r->ops->datagram_open(r, address, &d), &d);
+    if (err != 0)
+        return err;
+    assert(d->reactor == r && d->address[0] != '\0' && !d->receiving);
+    *ret = d;
+    return 0;
+}
+
+void datagram_close(struct datagram_socket *d)
+{
+    assert(d->reactor == reactor_tls && !d->receiving);
+    d->reactor->ops->datagram_close(d);
+}
+
+const char *datagram_address(const struct datagram_socket *d)
+{
+    return d->address;
+}
+
+int datagram_recv(struct datagram_socket *d, void *buf, size_t size, uint64_t deadline_ns, size_t *ret_len,
+                  char *from)
+{
+    assert(d->reactor == gate_fiber());
+    assert(!d->receiving && size > 0);
+    size_t len = 0;
+    d->receiving = true;
+    int err = gate_result(d->reactor->ops->datagram_recv(d, buf, size, deadline_ns, &len, from), d);
+    d->receiving = false;
+    if (err != 0)
+        return err;
+    assert(len <= size);
+    *ret_len = len;
+    return 0;
+}
+
+int datagram_send(struct datagram_socket *d, const char *to, const void *buf, size_t len)
+{
+    assert(d->reactor == reactor_tls);
+    return gate_result(d->reactor->ops->datagram_send(d, to, buf, len), d);
+}

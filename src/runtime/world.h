@@ -99,6 +99,8 @@ int file_sync(struct file *f) MUST_CHECK may_yield;
 
 /* ---- Network: byte streams over TCP and Unix sockets, and TLS over either ---- */
 
+#define WORLD_ADDRESS_SIZE 128 /* of an address as text */
+
 struct stream;
 struct listener;
 
@@ -134,6 +136,24 @@ const char *stream_peer_ip(const struct stream *s);
 int stream_detach(struct stream *s, int *ret_handle) MUST_CHECK may_yield;
 int stream_attach(int handle, struct stream **ret) MUST_CHECK;
 
+/* ---- Network: datagrams over UDP ---- */
+
+struct datagram_socket;
+
+/* address: "udp:HOST:PORT" (port 0: any free one). ERR_UNSUPPORTED: this world has none. */
+int datagram_open(const char *address, struct datagram_socket **ret) MUST_CHECK may_yield;
+/* No fiber may be inside a call. */
+void datagram_close(struct datagram_socket *d);
+/* Where it really is, in the form above. */
+const char *datagram_address(const struct datagram_socket *d);
+/* Waits for the next one; what is longer than size is cut. One fiber at a time. from: who sent it, in the
+ * form above, of WORLD_ADDRESS_SIZE. ERR_TIMEOUT, ERR_CANCELLED. */
+int datagram_recv(struct datagram_socket *d, void *buf, size_t size, uint64_t deadline_ns, size_t *ret_len,
+                  char *from) MUST_CHECK may_yield;
+/* Sends one, or loses it: that it arrives is never known. to: as `from`; no names. An error: it could not
+ * even be sent. */
+int datagram_send(struct datagram_socket *d, const char *to, const void *buf, size_t len) MUST_CHECK;
+
 /* ---- The implementation's side ---- */
 
 /* The heads that a world embeds as the first member of its own structures (struct sim_stream { struct stream
@@ -146,7 +166,6 @@ struct file {
     uint32_t pending; /* operations submitted and not done; world.c's */
 };
 
-#define WORLD_ADDRESS_SIZE 128
 struct listener {
     struct reactor *reactor;
     const struct world_ops *ops;
@@ -158,6 +177,11 @@ struct stream {
     char peer[WORLD_ADDRESS_SIZE];
     char peer_ip[48];
     bool receiving, sending; /* a fiber is inside; world.c's */
+};
+struct datagram_socket {
+    struct reactor *reactor;
+    char address[WORLD_ADDRESS_SIZE];
+    bool receiving; /* a fiber is inside; world.c's */
 };
 
 struct world_ops {
@@ -207,6 +231,11 @@ struct world_ops {
     int (*block)(struct reactor *r, int (*fn)(void *arg), void *arg);
     int (*stream_detach)(struct stream *s, int *ret_handle);
     int (*stream_attach)(struct reactor *r, int handle, struct stream **ret);
+    int (*datagram_open)(struct reactor *r, const char *address, struct datagram_socket **ret);
+    void (*datagram_close)(struct datagram_socket *d);
+    int (*datagram_recv)(struct datagram_socket *d, void *buf, size_t size, uint64_t deadline_ns,
+                         size_t *ret_len, char *from);
+    int (*datagram_send)(struct datagram_socket *d, const char *to, const void *buf, size_t len);
 };
 
 /* How a world completes an operation: from the loop, exactly once, never from inside file_submit. */

@@ -3,10 +3,14 @@
 #ifndef ASHLAR_RUNTIME_WORLD_REAL_INTERNAL_H
 #define ASHLAR_RUNTIME_WORLD_REAL_INTERNAL_H
 
+#include "runtime/address.h"
 #include "runtime/reactor_internal.h"
 #include "runtime/world_real.h"
 
 #include <liburing.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 /* The low bits of an entry's user_data say what the rest points to. */
 #define TAG_MASK   UINT64_C(7)
@@ -85,5 +89,25 @@ void real_stream_shutdown(struct stream *s);
 void real_stream_close(struct stream *s);
 int real_stream_detach(struct stream *s, int *ret_handle);
 int real_stream_attach(struct reactor *r, int handle, struct stream **ret);
+
+/* An address of the network, as the kernel has it. */
+union socket_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    struct sockaddr_un un;
+};
+/* The first address of a name. Numbers are read here, names on a helper thread. */
+int real_address_resolve(const struct address *a, union socket_address *ret, socklen_t *ret_len) may_yield;
+/* "tcp:IP:PORT" (or with another word in front) or "unix:", and the bare IP. */
+void real_address_print(const char *kind, const union socket_address *sa, char *out, size_t size,
+                        char ip[48]);
+
+/* world_real_datagram.c */
+int real_datagram_open(struct reactor *r, const char *address, struct datagram_socket **ret) may_yield;
+void real_datagram_close(struct datagram_socket *d);
+int real_datagram_recv(struct datagram_socket *d, void *buf, size_t size, uint64_t deadline_ns,
+                       size_t *ret_len, char *from) may_yield;
+int real_datagram_send(struct datagram_socket *d, const char *to, const void *buf, size_t len);
 
 #endif

@@ -8,7 +8,6 @@
  * the socket; then a direct call is right most times. After RECV_DIRECT_MAX direct ones the ring is taken all
  * the same, so that one busy client does not keep the reactor to itself.
  */
-#include "runtime/address.h"
 #include "runtime/error.h"
 #include "runtime/world_real_internal.h"
 
@@ -25,13 +24,6 @@
 
 #define LISTEN_BACKLOG  1024
 #define RECV_DIRECT_MAX 8
-
-union socket_address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-    struct sockaddr_un un;
-};
 
 struct real_listener {
     struct listener base;
@@ -88,16 +80,16 @@ struct resolve_job {
 static int resolve_run(void *arg)
 {
     struct resolve_job *j = arg;
-    struct addrinfo hints = {
-        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | j->flags};
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = j->address->kind == ADDRESS_UDP ? SOCK_DGRAM : SOCK_STREAM,
+                             .ai_flags = AI_NUMERICSERV | j->flags};
     int rc = getaddrinfo(j->address->host, j->address->port, &hints, &j->list);
     if (rc == 0)
         return 0;
     return rc == EAI_SYSTEM ? ERR_SYS(errno) : rc == EAI_MEMORY ? ERR_NO_MEMORY : ERR_SYS(EADDRNOTAVAIL);
 }
 
-/* The first address of a name. Numbers are read here, names on a helper thread. */
-static may_yield int address_resolve(const struct address *a, union socket_address *ret, socklen_t *ret_len)
+int real_address_resolve(const struct address *a, union socket_address *ret, socklen_t *ret_len)
 {
     if (a->kind == ADDRESS_UNIX) {
         *ret = (union socket_address){.un.sun_family = AF_UNIX};
@@ -121,23 +113,22 @@ static may_yield int address_resolve(const struct address *a, union socket_addre
     return 0;
 }
 
-/* "tcp:IP:PORT" or "unix:", and the bare IP. */
-static void address_print(const union socket_address *sa, char *out, size_t size, char ip[48])
+void real_address_print(const char *kind, const union socket_address *sa, char *out, size_t size, char ip[48])
 {
     uint16_t port = 0;
     ip[0] = '\0';
     if (sa->any.sa_family == AF_INET) {
         inet_ntop(AF_INET, &sa->v4.sin_addr, ip, 48);
         port = ntohs(sa->v4.sin_port);
-        snprintf(out, size, "tcp:%s:%u", ip, port);
+        snprintf(out, size, "%s:%s:%u", kind, ip, port);
     } else if (sa->any.sa_family == AF_INET6) {
         port = ntohs(sa->v6.sin6_port);
         if (IN6_IS_ADDR_V4MAPPED(&sa->v6.sin6_addr)) {
             inet_ntop(AF_INET, &sa->v6.sin6_addr.s6_addr[12], ip, 48);
-            snprintf(out, size, "tcp:%s:%u", ip, port);
+            snprintf(out, size, "%s:%s:%u", kind, ip, port);
         } else {
             inet_ntop(AF_INET6, &sa->v6.sin6_addr, ip, 48);
-            snprintf(out, size, "tcp:[%s]:%u", ip, port);
+            snprintf(out, size, "%s:[%s]:%u", kind, ip, port);
         }
     } else {
         snprintf(out, size, "unix:");
@@ -169,7 +160,7 @@ static int stream_new(struct reactor *r, int fd, const union socket_address *pee
     s->base.ops = r->ops;
     s->fd = fd;
     socket_tune(fd, peer->any.sa_family);
-    address_print(peer, s->base.peer, sizeof(s->base.peer), s->base.peer_ip);
+    real_address_print("tcp", peer, s->base.peer, sizeof(s->base.peer), s->base.peer_ip);
     *ret = &s->base;
     return 0;
 }
@@ -208,8 +199,10 @@ int real_listener_open(struct reactor *r, const char *address, struct listener *
     union socket_address sa;
     socklen_t len;
     int err = address_parse(address, &a);
+    if (err == 0 && a.kind == ADDRESS_UDP)
+        err = ERR_INVALID;
     if (err == 0)
-        err = address_resolve(&a, &sa, &len);
+        err = real_address_resolve(&a, &sa, &len);
     if (err != 0)
         return err;
     struct real_listener *l = calloc(1, sizeof(*l));
@@ -233,7 +226,7 @@ int real_listener_open(struct reactor *r, const char *address, struct listener *
         len = sizeof(sa);
         int rc = getsockname(l->fd, &sa.any, &len); /* the port may have been chosen by the kernel */
         assert(rc == 0);
-        address_print(&sa, l->base.address, sizeof(l->base.address), ip);
+        real_address_print("tcp", &sa, l->base.address, sizeof(l->base.address), ip);
     }
     *ret = &l->base;
     return 0;
@@ -299,8 +292,10 @@ int real_stream_connect(struct reactor *r, const char *address, uint64_t deadlin
     union socket_address sa;
     socklen_t len;
     int err = address_parse(address, &a);
+    if (err == 0 && a.kind == ADDRESS_UDP)
+        err = ERR_INVALID;
     if (err == 0)
-        err = address_resolve(&a, &sa, &len);
+        err = real_address_resolve(&a, &sa, &len);
     if (err != 0)
         return err;
     int fd = socket(sa.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -36,7 +36,7 @@ struct greeter {
 
 static bool visible(const struct greeter *g, const struct nbd_export *e)
 {
-    return nbd_acl_allows(&e->acl, stream_peer_ip(g->stream));
+    return network_list_allows(&e->acl, stream_peer_ip(g->stream));
 }
 
 static struct nbd_export *find(const struct greeter *g, const char *name, size_t len)

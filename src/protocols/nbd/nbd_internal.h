@@ -3,9 +3,9 @@
 #ifndef ASHLAR_PROTOCOLS_NBD_INTERNAL_H
 #define ASHLAR_PROTOCOLS_NBD_INTERNAL_H
 
-#include "protocols/nbd/nbd_acl.h"
 #include "protocols/nbd/nbd_message.h"
 #include "runtime/list.h"
+#include "runtime/network.h"
 
 /* What a request costs in the accounts beside its payload: its message, a fiber's share. */
 #define NBD_REQUEST_COST     (12 * KIB)
@@ -38,7 +38,7 @@ struct nbd_export {
     struct list link;
     char name[NBD_EXPORT_NAME_MAX + 1];
     char description[NBD_DESCRIPTION_MAX + 1];
-    struct nbd_acl acl;
+    struct network_list acl;
     bool read_only;
     struct block_device *device;
     struct nbd_shard *shard;

@@ -197,7 +197,7 @@ int nbd_server_add_export(struct nbd_server *s, const struct nbd_export_options 
     struct nbd_export *e = calloc(1, sizeof(*e));
     if (e == NULL)
         return ERR_NO_MEMORY;
-    int err = nbd_acl_parse(o->allow != NULL ? o->allow : "", &e->acl);
+    int err = network_list_parse(o->allow != NULL ? o->allow : "", &e->acl);
     if (err == 0)
         err = shard_get(s, block_reactor(o->device), &e->shard);
     if (err != 0) {

@@ -711,6 +711,47 @@ static void helper_threads_leave_the_loop_free(void **state)
     assert_true(numbers[1] < 150 * NSEC_PER_MSEC);
 }
 
+/* ---- Datagrams ---- */
+
+static fiber_role_assumed void datagram_body(void *arg)
+{
+    struct datagram_socket *a, *b;
+    char from[WORLD_ADDRESS_SIZE] = "", buf[16];
+    size_t len = 0;
+    record(0, datagram_open("udp:127.0.0.1:0", &a));
+    record(1, datagram_open(arg, &b));
+    if (results[0] != 0 || results[1] != 0)
+        return;
+    record(2, datagram_recv(a, buf, sizeof(buf), reactor_now_ns() + 20 * NSEC_PER_MSEC, &len, from));
+    char to[WORLD_ADDRESS_SIZE];
+    const char *port = strrchr(datagram_address(b), ':');
+    snprintf(to, sizeof(to), "udp:127.0.0.1%s", port);
+    record(3, datagram_send(a, to, "question", 8));
+    record(4, datagram_recv(b, buf, 4, DEADLINE_NEVER, &len, from));
+    numbers[0] = len == 4 && memcmp(buf, "ques", 4) == 0; /* cut */
+    numbers[1] = strcmp(from, datagram_address(a)) == 0;
+    record(5, datagram_send(b, from, "", 0));
+    record(6, datagram_recv(a, buf, sizeof(buf), DEADLINE_NEVER, &len, from));
+    numbers[2] = len == 0 && strcmp(from, to) == 0;
+    record(7, datagram_send(b, "udp:nonsense:1", "", 0));
+    datagram_close(a);
+    datagram_close(b);
+}
+
+static void datagrams_go_both_ways(void **state)
+{
+    static const char *const addresses[] = {"udp:127.0.0.1:0", "udp:[::]:0"};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(addresses); i++) {
+        run(datagram_body, (void *)(uintptr_t)addresses[i]);
+        for (int k = 0; k < 7; k++)
+            assert_int_equal(results[k], k == 2 ? ERR_TIMEOUT : 0);
+        assert_int_equal(results[7], ERR_INVALID);
+        for (int k = 0; k < 3; k++)
+            assert_true(numbers[k]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -729,6 +770,7 @@ int main(void)
         cmocka_unit_test_setup(peer_that_never_reads_runs_into_the_deadline, setup),
         cmocka_unit_test_setup(reactors_of_two_threads_call_each_other, setup),
         cmocka_unit_test_setup(idle_reactor_uses_no_cpu, setup),
+        cmocka_unit_test_setup(datagrams_go_both_ways, setup),
         cmocka_unit_test_setup(helper_threads_leave_the_loop_free, setup),
     };
     return cmocka_run_group_tests_name("the real world", tests, setup_group, teardown_group);

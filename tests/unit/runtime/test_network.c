@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "protocols/nbd/nbd_acl.h"
+#include "runtime/network.h"
 #include "runtime/error.h"
 
 #include <setjmp.h>
@@ -10,9 +10,9 @@
 
 static bool allows(const char *list, const char *ip)
 {
-    struct nbd_acl acl;
-    assert_int_equal(nbd_acl_parse(list, &acl), 0);
-    return nbd_acl_allows(&acl, ip);
+    struct network_list acl;
+    assert_int_equal(network_list_parse(list, &acl), 0);
+    return network_list_allows(&acl, ip);
 }
 
 static void empty_list_is_everybody(void **state)
@@ -59,15 +59,15 @@ static void mistakes_are_refused(void **state)
                                       "10.0.0.0/-1", "host",       "10.0.0.0//8", "10.0.0.0/08888888",
                                       "1.2.3.4,bad"};
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
-        struct nbd_acl acl;
-        assert_int_equal(nbd_acl_parse(bad[i], &acl), ERR_INVALID);
+        struct network_list acl;
+        assert_int_equal(network_list_parse(bad[i], &acl), ERR_INVALID);
     }
-    char many[16 * (NBD_ACL_MAX + 1)];
+    char many[16 * (NETWORK_LIST_MAX + 1)];
     size_t len = 0;
-    for (uint32_t i = 0; i <= NBD_ACL_MAX; i++)
+    for (uint32_t i = 0; i <= NETWORK_LIST_MAX; i++)
         len += (size_t)snprintf(many + len, sizeof(many) - len, "10.0.0.%u ", i);
-    struct nbd_acl acl;
-    assert_int_equal(nbd_acl_parse(many, &acl), ERR_INVALID);
+    struct network_list acl;
+    assert_int_equal(network_list_parse(many, &acl), ERR_INVALID);
 }
 
 int main(void)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "protocols/nbd/nbd_acl.h"
+#include "runtime/network.h"
 #include "runtime/error.h"
 
 #include <arpa/inet.h>
 
 /* Returns the number of bits of the address as it was written (32 or 128), 0 if it is none. */
-static unsigned address_parse(const char *text, uint8_t out[16])
+static unsigned text_parse(const char *text, uint8_t out[16])
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     if (inet_pton(AF_INET, text, out + 12) == 1) {
@@ -32,7 +32,7 @@ static bool bits_beyond_are_zero(const uint8_t *a, unsigned bits)
     return true;
 }
 
-static int rule_parse(const char *text, size_t len, struct nbd_acl_rule *ret)
+static int rule_parse(const char *text, size_t len, struct network *ret)
 {
     char copy[64];
     if (len >= sizeof(copy))
@@ -42,8 +42,8 @@ static int rule_parse(const char *text, size_t len, struct nbd_acl_rule *ret)
     char *slash = strchr(copy, '/');
     if (slash != NULL)
         *slash = '\0';
-    struct nbd_acl_rule r;
-    unsigned width = address_parse(copy, r.address), bits = width;
+    struct network r;
+    unsigned width = text_parse(copy, r.address), bits = width;
     if (width == 0)
         return ERR_INVALID;
     if (slash != NULL) {
@@ -66,40 +66,52 @@ static int rule_parse(const char *text, size_t len, struct nbd_acl_rule *ret)
     return 0;
 }
 
-int nbd_acl_parse(const char *text, struct nbd_acl *ret)
+int network_list_parse(const char *text, struct network_list *ret)
 {
-    struct nbd_acl acl = {0};
+    struct network_list list = {0};
     static const char separators[] = ", \t\n";
     for (text += strspn(text, separators); *text != '\0'; text += strspn(text, separators)) {
         size_t len = strcspn(text, separators);
-        if (acl.count == NBD_ACL_MAX)
+        if (list.count == NETWORK_LIST_MAX)
             return ERR_INVALID;
-        int err = rule_parse(text, len, &acl.rules[acl.count]);
+        int err = rule_parse(text, len, &list.rules[list.count]);
         if (err != 0)
             return err;
-        acl.count++;
+        list.count++;
         text += len;
     }
-    *ret = acl;
+    *ret = list;
     return 0;
 }
 
-bool nbd_acl_allows(const struct nbd_acl *acl, const char *ip)
+int network_address_parse(const char *ip, uint8_t ret[16])
 {
-    if (acl->count == 0 || ip[0] == '\0')
-        return true;
     char copy[64];
+    uint8_t address[16];
     size_t len = strcspn(ip, "%");
     if (len >= sizeof(copy))
-        return false;
+        return ERR_INVALID;
     memcpy(copy, ip, len);
     copy[len] = '\0';
-    uint8_t address[16];
-    if (address_parse(copy, address) == 0)
-        return false;
-    for (uint32_t i = 0; i < acl->count; i++) {
-        if (bits_agree(address, acl->rules[i].address, acl->rules[i].bits))
+    if (text_parse(copy, address) == 0)
+        return ERR_INVALID;
+    memcpy(ret, address, sizeof(address));
+    return 0;
+}
+
+bool network_list_contains(const struct network_list *list, const uint8_t address[16])
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (bits_agree(address, list->rules[i].address, list->rules[i].bits))
             return true;
     }
-    return false;
+    return list->count == 0;
+}
+
+bool network_list_allows(const struct network_list *list, const char *ip)
+{
+    uint8_t address[16];
+    if (list->count == 0 || ip[0] == '\0')
+        return true;
+    return network_address_parse(ip, address) == 0 && network_list_contains(list, address);
 }
