@@ -77,7 +77,7 @@ enum file_op {
 struct file_io {
     struct file *file;
     enum file_op op;
-    bool dsync;      /* FILE_WRITE: durable when it completes (RWF_DSYNC) */
+    bool dsync;      /* FILE_WRITE: durable when it completes, what completed before it need not be */
     uint64_t offset; /* bytes, multiple of BLOCK_SIZE for FILE_OPEN_DIRECT */
     uint64_t len;    /* bytes; for READ and WRITE the sum of the vector */
     const struct iovec *iov;

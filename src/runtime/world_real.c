@@ -189,7 +189,9 @@ static void real_completed(struct real_world *w, const struct io_uring_cqe *cqe)
         real_op_completed(p, cqe->res, cqe->flags);
         break;
     case TAG_FILE:
-        real_file_completed(w, p, cqe->res);
+    case TAG_PAIR:
+    case TAG_SYNC:
+        real_file_completed(w, p, cqe->user_data & TAG_MASK, cqe->res);
         break;
     case TAG_WAKE:
         w->wake_armed = false;

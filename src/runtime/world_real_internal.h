@@ -18,6 +18,8 @@
 #define TAG_OP     UINT64_C(1) /* struct real_op, on a waiting fiber's stack */
 #define TAG_FILE   UINT64_C(2) /* struct file_io */
 #define TAG_WAKE   UINT64_C(3) /* the eventfd was written */
+#define TAG_PAIR   UINT64_C(4) /* struct file_io: a write that a sync will follow */
+#define TAG_SYNC   UINT64_C(5) /* struct file_io: that sync */
 
 #define CHUNK_REGISTER_MAX 4096u /* chunks of page memory that can be registered buffers */
 #define FILE_SLOTS         256u  /* files that can be registered; more work as well, a little slower */
@@ -74,7 +76,8 @@ int real_file_read_all(struct reactor *r, const char *path, size_t max, char **r
     may_yield;
 int real_file_unlink(struct reactor *r, const char *path) may_yield;
 void real_file_submit(struct file_io *io);
-void real_file_completed(struct real_world *w, struct file_io *io, int32_t result);
+/* tag: TAG_FILE, TAG_PAIR or TAG_SYNC. */
+void real_file_completed(struct real_world *w, struct file_io *io, uint64_t tag, int32_t result);
 
 /* world_real_net.c */
 int real_listener_open(struct reactor *r, const char *address, struct listener **ret) may_yield;

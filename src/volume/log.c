@@ -18,6 +18,9 @@
 
 #include <stdlib.h>
 
+#define COPY_BLOCKS_MAX 4u
+static_assert(COPY_BLOCKS_MAX <= LOG_HEADER_PAGES, "copied payload lies behind the records");
+
 uint64_t log_ring_blocks(const struct volume_record *r)
 {
     return (uint64_t)r->system_runs * r->slab_blocks - ROOT_RING_BLOCKS;
@@ -346,6 +349,7 @@ static struct group_write *batch_add_write(struct log_batch *b, struct group *g,
                               .iov = iov,
                               .iov_count = iov_count,
                               .page = iov_count == 1 ? page : NULL,
+                              .dsync = b->dsync,
                               .done = write_done,
                               .ctx = b};
     return w;
@@ -378,12 +382,17 @@ static uint32_t batch_plan_data(struct volume *v, struct log_batch *b)
 static void batch_plan_log(struct volume *v, struct log_batch *b, uint32_t used)
 {
     struct iovec *iov = &b->iov[used];
-    uint32_t n = 0, left = batch_blocks(b), group, block;
+    uint32_t header = batch_header_blocks(b), n = 0, left = batch_blocks(b), group, block;
     uint64_t position = b->position;
+    bool copied = left <= COPY_BLOCKS_MAX;
 
+    /* Several runs of memory make no registered buffer; a copy of a few blocks costs less than that. */
+    for (uint32_t i = 0, at = header; copied && i < b->payload_count; at += b->payload[i++].count)
+        memcpy(page_at(b->header, at)->data, b->payload[i].page->data,
+               (size_t)b->payload[i].count * BLOCK_SIZE);
     iov[n++] =
-        (struct iovec){.iov_base = b->header->data, .iov_len = (size_t)batch_header_blocks(b) * BLOCK_SIZE};
-    for (uint32_t i = 0; i < b->payload_count; i++)
+        (struct iovec){.iov_base = b->header->data, .iov_len = (size_t)(copied ? left : header) * BLOCK_SIZE};
+    for (uint32_t i = 0; !copied && i < b->payload_count; i++)
         iov[n++] = (struct iovec){.iov_base = b->payload[i].page->data,
                                   .iov_len = (size_t)b->payload[i].count * BLOCK_SIZE};
     uint32_t at = 0;
@@ -424,6 +433,10 @@ static void batch_submit(struct volume *v, struct log_batch *b)
     l->reserved -= batch_blocks(b);
     assert(l->head - l->tail <= l->blocks); /* L2 */
     batch_seal(v, b);
+    /* Durable by itself if it names no data and no batch before it waits for a flush. */
+    b->dsync = b->want_flush && b->data_count == 0 && l->last_plain <= l->durable;
+    if (!b->dsync)
+        l->last_plain = b->sequence + 1;
     b->writes = b->few;
     if (most > ARRAY_SIZE(b->few))
         b->writes = malloc(most * sizeof(*b->writes));
@@ -501,6 +514,9 @@ static void log_advance(struct volume *v)
         if (b->sequence < l->written)
             continue;
         l->written = b->sequence + 1;
+        /* With a drive that missed it the flusher waits until that is recorded. */
+        if (b->dsync && l->durable == b->sequence && !l->paused && !v->stale_work)
+            l->durable = b->sequence + 1;
         if (b->want_flush && l->durable <= b->sequence) {
             l->want_durable = MAX(l->want_durable, b->sequence + 1);
             flush = true;
@@ -679,6 +695,7 @@ int log_init(struct volume *v, uint64_t next_sequence, uint64_t durable, uint64_
                       .written = next_sequence,
                       .durable = durable,
                       .want_durable = durable,
+                      .last_plain = next_sequence,
                       .head = head,
                       .tail = tail,
                       .blocks = log_ring_blocks(&v->record)};

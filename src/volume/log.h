@@ -5,7 +5,8 @@
  * Records gather in a batch while others are under way. A batch goes to the drives together with the data
  * that its records name: data blocks side by side as one I/O, the log blocks as another. It counts (is
  * *acknowledged*) when it, its data and every batch before it are written, and every drive that missed some
- * of it is recorded as stale. It is *durable* when a flush that began after that has ended.
+ * of it is recorded as stale. It is *durable* when a flush that began after that has ended; a batch that is
+ * all that somebody waits for is written so that it is durable when written, without a flush.
  *
  *   open --(cut: full, or a commit begins)--> closed --(place free)--> writing --> written --> acknowledged
  *
@@ -47,6 +48,7 @@ struct log_batch {
     uint32_t record_bytes, record_count;
     uint32_t flags;
     bool want_flush;
+    bool dsync;       /* the log write itself is durable, and nothing else is needed: see batch_submit() */
     uint32_t refs;    /* waiting operations, and the log itself */
     uint32_t pending; /* writes under way */
     int result;       /* of the log write: negative fails the volume */
@@ -88,6 +90,7 @@ struct log {
     struct waitq room;
     struct log_batch *spare[2]; /* kept for reuse: as many as are under way at once */
     uint32_t spare_count;
+    uint64_t last_plain;                 /* 1 + sequence of the last batch that needs a flush to be durable */
     uint64_t reserved;                   /* log blocks that the open and the closed batches will take */
     uint64_t cut_sequence, cut_position; /* of the last cut: first batch after it, and its place */
     uint64_t batches, records;

@@ -150,6 +150,60 @@ static fiber_role_assumed void file_body(void *arg)
     record(17, file_open(path, 0, &f));
 }
 
+/* Enough of them that both ways to make a write durable take their turns. */
+static fiber_role_assumed void durable_body(void *arg)
+{
+    const char *path = in_folder("durable");
+    uint32_t direct = *(const uint32_t *)arg;
+    struct file *f, *full;
+    struct page *p;
+    record(0, file_open(path, FILE_OPEN_WRITE | FILE_OPEN_CREATE | direct, &f));
+    record(1, page_alloc(2, &p));
+    if (results[0] != 0 || results[1] != 0)
+        return;
+    numbers[0] = numbers[1] = 0;
+    struct iovec iov = {p->data, BLOCK_SIZE};
+    struct file_io io = {.file = f,
+                         .op = FILE_WRITE,
+                         .dsync = true,
+                         .len = BLOCK_SIZE,
+                         .iov = &iov,
+                         .iov_count = 1,
+                         .page = p};
+    for (uint32_t i = 0; i < 300; i++) {
+        memset(p->data, (int)i & 0xff, BLOCK_SIZE);
+        io.offset = (uint64_t)i * BLOCK_SIZE;
+        numbers[0] += file_do(&io) != 0;
+    }
+    for (uint32_t i = 0; i < 300; i++)
+        numbers[1] += file_read(f, (uint64_t)i * BLOCK_SIZE, p->data, BLOCK_SIZE) != 0 ||
+                      *(const uint8_t *)p->data != (i & 0xff);
+    file_close(f);
+    record(2, file_open("/dev/full", FILE_OPEN_WRITE, &full));
+    if (results[2] == 0) {
+        io.file = full;
+        record(3, file_do(&io));
+        file_close(full);
+    }
+    page_put(p, 2);
+    record(4, file_unlink(path));
+}
+
+static void durable_writes_keep_what_was_written(void **state)
+{
+    (void)state;
+    static const uint32_t flags[] = {FILE_OPEN_DIRECT, 0};
+    static const int expected[5] = {[3] = ERR_SYS(ENOSPC)};
+    for (size_t k = 0; k < ARRAY_SIZE(flags); k++) {
+        uint32_t direct = flags[k];
+        run(durable_body, &direct);
+        for (size_t i = 0; i < ARRAY_SIZE(expected); i++)
+            assert_int_equal(results[i], expected[i]);
+        assert_int_equal(numbers[0], 0);
+        assert_int_equal(numbers[1], 0);
+    }
+}
+
 static void file_check(uint32_t direct)
 {
     run(file_body, &direct);
@@ -755,6 +809,7 @@ static void datagrams_go_both_ways(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(durable_writes_keep_what_was_written, setup),
         cmocka_unit_test_setup(file_of_o_direct_keeps_what_was_written, setup),
         cmocka_unit_test_setup(file_with_buffers_keeps_what_was_written, setup),
         cmocka_unit_test_setup(small_file_is_replaced_whole, setup),

@@ -72,6 +72,52 @@ static void what_is_written_to_a_mirror_is_read_after_reopening(void **state)
     drive_test_run(write_read, (void *)(uintptr_t) "mirror:3");
 }
 
+static may_yield uint64_t pool_flushes(struct pool *p)
+{
+    struct drive_info info;
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < TEST_DRIVES; i++)
+        n += CHECK_EQ(drive_get_info(p->drives[i], &info), 0) ? info.flushes : 0;
+    return n;
+}
+
+static void may_yield lone_durable_writes(void *arg)
+{
+    struct pool p;
+    struct volume *v;
+
+    (void)arg;
+    pool_open(&p);
+    struct uuid id = pool_volume(&p, "mirror:2", BLOCKS * BLOCK_SIZE);
+    if (CHECK_EQ(volume_open(&p.env, id, &v), 0)) {
+        CHECK_EQ(test_write(v, 1, 1, 1, VOLUME_WRITE_FUA), 0);
+        uint64_t before = pool_flushes(&p);
+        for (uint32_t i = 0; i < 40; i++)
+            CHECK_EQ(test_write(v, i % 10 * 7, 1 + i % 4, i + 1, VOLUME_WRITE_FUA), 0);
+        CHECK_EQ(volume_flush(v), 0);
+        CHECK(pool_flushes(&p) - before < 20); /* what makes new groups and commits does flush */
+        CHECK(test_holds(v, 63, 4, 40));
+        /* What came before without being durable needs a flush, and so does data beside the log. */
+        before = pool_flushes(&p);
+        CHECK_EQ(test_write(v, 200, 1, 20, 0), 0);
+        CHECK_EQ(test_write(v, 201, 1, 20, VOLUME_WRITE_FUA), 0);
+        CHECK(pool_flushes(&p) > before);
+        before = pool_flushes(&p);
+        CHECK_EQ(test_write(v, 300, 64, 21, VOLUME_WRITE_FUA), 0);
+        CHECK(pool_flushes(&p) > before);
+        CHECK(v->log.durable == v->log.written);
+        CHECK_EQ(volume_close(v), 0);
+    }
+    pool_close(&p);
+}
+
+static void a_lone_small_durable_write_needs_no_flush(void **state)
+{
+    (void)state;
+    drive_test_run(lone_durable_writes, NULL);
+}
+
 /* Random overwrites, unmaps and commits against a model; closes and reopens now and then. */
 static void may_yield random_model(void *arg)
 {
@@ -210,6 +256,8 @@ int main(void)
                                         drive_test_teardown),
         cmocka_unit_test_setup_teardown(space_that_one_volume_discarded_is_another_ones_at_once,
                                         drive_test_setup, drive_test_teardown),
+        cmocka_unit_test_setup_teardown(a_lone_small_durable_write_needs_no_flush, drive_test_setup,
+                                        drive_test_teardown),
         cmocka_unit_test_setup_teardown(random_changes_agree_with_a_model, drive_test_setup,
                                         drive_test_teardown),
     };
