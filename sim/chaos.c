@@ -45,6 +45,14 @@ static void rot(struct seed *s, struct sim_file *f)
         (void)sim_file_rot_block(f, block);
 }
 
+/* Between two processes. Everything was flushed a while ago: replay must notice, and keep the rest. */
+void chaos_at_rest(struct seed *s)
+{
+    struct sim_file *f = victim_pick(s);
+    for (int i = 0; f != NULL && i < 4; i++)
+        rot_unprotected(s, f);
+}
+
 static void lose(struct seed *s, struct sim_drive_faults *d)
 {
     if (d->lost)

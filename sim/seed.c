@@ -81,7 +81,7 @@ void seed_life_begin(struct seed *s, enum seed_phase phase, void (*fn)(void *arg
 {
     s->life++;
     s->phase = phase;
-    s->life_over = s->stop = s->growing = false;
+    s->life_over = s->stop = s->growing = s->rested = false;
     s->target = NULL;
     sim_node_start(s->node, 1, s->w.budget_bytes, s->w.chunk_bytes);
     int err = reactor_spawn(sim_node_reactor(s->node, 0), "main", fn, s);
@@ -152,6 +152,8 @@ static void work_main(void *arg) fiber_role_assumed
     if (sim_random_below(&s->random, 3) == 0)
         workload_verify(s);
     workload_run(s);
+    if (!s->failed && s->w.rest)
+        workload_rest(s);
     if (!s->failed)
         s->target->ops->check(s->target);
     s->life_over = true;
@@ -284,6 +286,8 @@ static void phase_work(struct seed *s, bool last)
     seed_run_until(s, seed_life_done, SEED_STUCK_NS);
     if (!s->failed)
         seed_crash(s);
+    if (!s->failed && s->rested)
+        chaos_at_rest(s);
 }
 
 static void phase_last(struct seed *s)

@@ -59,6 +59,7 @@ struct seed {
     uint32_t clients_running;
     bool stop;      /* clients: finish what you do */
     bool life_over; /* the main fiber has nothing left to do */
+    bool rested;    /* what was flushed has been at rest since */
     bool full_seen;
     bool growing; /* a client grows the volume: one at a time */
     bool failed;
@@ -95,9 +96,12 @@ void workload_unmap(struct seed *s, uint64_t block, uint64_t blocks) may_yield;
 void workload_flush(struct seed *s, bool commit) may_yield;
 /* Reads every block and checks it. */
 void workload_verify(struct seed *s) may_yield;
+/* Nobody works: flushes, and waits long enough for the volume to rest. */
+void workload_rest(struct seed *s) may_yield;
 
 /* chaos.c */
 void chaos_start(struct seed *s); /* for the life that begins: arms what is drawn */
-void chaos_quiet(struct seed *s); /* all faults stop */
+void chaos_quiet(struct seed *s);
+void chaos_at_rest(struct seed *s); /* all faults stop */
 
 #endif

@@ -106,6 +106,7 @@ void swarm_draw(uint64_t seed, struct sim_swarm *ret)
     draw_faults(&r, &w);
     for (size_t i = 0; i < sizeof(w.pool.b); i++)
         w.pool.b[i] = (uint8_t)sim_random_below(&r, 256);
+    w.rest = w.copies == 1 && w.rot && sim_random_below(&r, 2) == 0;
     assert(w.victims <= MAX(w.copies - 1, 1u) && w.drives <= SWARM_DRIVES_MAX);
     *ret = w;
 }
@@ -138,7 +139,11 @@ void swarm_print(const struct sim_swarm *w, FILE *out)
             "  victims %" PRIu32 "%s%s%s%s%s, ppm: read error %" PRIu32 ", write error %" PRIu32
             ", sync error %" PRIu32 ", misdirected %" PRIu32 ", dropped %" PRIu32 ", slow %" PRIu32
             ", every %" PRIu64 " us\n",
-            w->victims, w->rot ? ", rot" : "", w->lose_drive ? ", lose" : "", w->cut_drive ? ", cut" : "",
-            w->slow_drive ? ", slow" : "", w->host_full ? ", host full" : "", w->read_error_ppm,
-            w->write_error_ppm, w->sync_error_ppm, w->misdirect_ppm, w->drop_ppm, w->slow_ppm, w->chaos_us);
+            w->victims,
+            w->rest  ? ", rot, also at rest"
+            : w->rot ? ", rot"
+                     : "",
+            w->lose_drive ? ", lose" : "", w->cut_drive ? ", cut" : "", w->slow_drive ? ", slow" : "",
+            w->host_full ? ", host full" : "", w->read_error_ppm, w->write_error_ppm, w->sync_error_ppm,
+            w->misdirect_ppm, w->drop_ppm, w->slow_ppm, w->chaos_us);
 }

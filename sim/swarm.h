@@ -60,6 +60,7 @@ struct sim_swarm {
     uint32_t victims;  /* drives 0 .. victims-1 may misbehave: never more than the copies bear */
     uint64_t chaos_us; /* between two faults that are not drawn per I/O; 0: none */
     bool rot, lose_drive, cut_drive, slow_drive, host_full;
+    bool rest; /* clients flush and rest before an end of the process; data rots before the next start */
     bool replace_bad_drives; /* set for the last phase: what cannot be opened gets a new drive in its place */
     uint32_t read_error_ppm, write_error_ppm, sync_error_ppm, misdirect_ppm, drop_ppm, slow_ppm;
 };

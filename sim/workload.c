@@ -7,6 +7,7 @@
 
 #define VERIFY_BLOCKS 64u
 #define ROOM_ATTEMPTS 40
+#define REST_NS       NSEC_PER_SEC
 
 static uint64_t draw_blocks(struct seed *s, uint64_t most)
 {
@@ -356,6 +357,17 @@ void workload_run(struct seed *s)
     }
     for (uint32_t i = 0; i < s->w.clients; i++)
         fiber_join(clients[i]);
+}
+
+void workload_rest(struct seed *s)
+{
+    uint64_t begun = model_flush_begin(s->model);
+    do_flush(s, false);
+    if (s->failed || fiber_sleep(REST_NS) != 0)
+        return;
+    /* As good as committed: damage is noticed. */
+    model_settle(s->model, begun);
+    s->rested = true;
 }
 
 void workload_verify(struct seed *s)

@@ -423,6 +423,11 @@ static void batch_plan_log(struct volume *v, struct log_batch *b, uint32_t used)
 static void batch_submit(struct volume *v, struct log_batch *b)
 {
     struct log *l = &v->log;
+
+    l->marked = l->durable;
+    l->rests_ns = reactor_now_ns();
+    if (b->record_count > 0)
+        l->records_end = b->sequence + 1;
     uint32_t most = b->data_count + batch_blocks(b) / v->record.slab_blocks + 2;
 
     b->position = l->head;
@@ -625,6 +630,43 @@ static bool flush_lost(const struct log *l, uint64_t sequence)
     return sequence >= l->lost_from && sequence < l->lost_to;
 }
 
+/* ---- Marks ---- */
+
+/* Something is durable that no batch says so of, and no root has, and nothing else is on its way. */
+static bool mark_wanted(const struct volume *v)
+{
+    const struct log *l = &v->log;
+
+    return MIN(l->durable, l->records_end) > l->marked && l->records_end > v->root_log_sequence &&
+           !l->stopped && !l->paused && !v->closing && !v->replaying && l->writing_count == 0 &&
+           list_empty(&l->queue) && !(l->open && l->open->record_count > 0);
+}
+
+/* Takes no memory and no room that others wait for: it may be left out, and is tried again. */
+static may_yield void mark_write(struct volume *v)
+{
+    struct log *l = &v->log;
+    struct log_need none = {0};
+    struct log_batch *b;
+
+    l->rests_ns = reactor_now_ns();
+    if (!ring_has_room(l, &none))
+        return;
+    if (!l->open) {
+        if (l->spare_count == 0 || batch_new(v, &b))
+            return;
+        batch_open(v, b);
+    }
+    b = l->open;
+    assert(b->record_count == 0);
+    b->txg = v->txg;
+    b->want_flush = true;
+    l->open = NULL;
+    list_append(&l->queue, &b->link);
+    l->queue_count++;
+    log_send(v);
+}
+
 /* The one fiber that flushes: while a flush is under way the next ones gather. */
 static may_yield void flusher_main(void *arg)
 {
@@ -632,8 +674,14 @@ static may_yield void flusher_main(void *arg)
     struct log *l = &v->log;
 
     for (;;) {
-        while (!l->flusher_stop && (l->want_durable <= l->durable || l->written <= l->durable || l->stopped))
-            (void)waitq_wait(&l->flush_wanted, DEADLINE_NEVER);
+        while (!l->flusher_stop &&
+               (l->want_durable <= l->durable || l->written <= l->durable || l->stopped)) {
+            uint64_t due = mark_wanted(v) ? l->rests_ns + LOG_MARK_NS : DEADLINE_NEVER;
+            if (due <= reactor_now_ns())
+                mark_write(v);
+            else
+                (void)waitq_wait(&l->flush_wanted, due);
+        }
         if (l->flusher_stop)
             return;
         uint64_t target = l->written;

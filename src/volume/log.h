@@ -10,6 +10,10 @@
  *
  *   open --(cut: full, or a commit begins)--> closed --(place free)--> writing --> written --> acknowledged
  *
+ * A batch says up to where everything was durable when it was written, and replay demands all of that. So
+ * that this holds for the last flush of a volume that then rests, an empty batch follows it (a *mark*): else
+ * damage before the next start would look like a write that was never finished. A mark wants no mark itself.
+ *
  * Invariants
  *  L1  sequences are gapless; batches are acknowledged in their order (invariant 1, Ack);
  *  L2  a log block is overwritten only when the root after the one that made it needless is durable;
@@ -24,10 +28,11 @@
 #include "volume/format.h"
 #include "volume/volume.h"
 
-#define LOG_WRITING_MAX   2u   /* batches on their way at once */
-#define LOG_QUEUE_MAX     8u   /* closed ones that wait */
-#define LOG_HEADER_PAGES  32u  /* all records of one change of items fit: 64 KiB and more */
-#define LOG_DATA_RUNS_MAX 128u /* data runs of one batch */
+#define LOG_WRITING_MAX   2u                   /* batches on their way at once */
+#define LOG_QUEUE_MAX     8u                   /* closed ones that wait */
+#define LOG_HEADER_PAGES  32u                  /* all records of one change of items fit: 64 KiB and more */
+#define LOG_MARK_NS       (50 * NSEC_PER_MSEC) /* of rest, after which a mark is written */
+#define LOG_DATA_RUNS_MAX 128u                 /* data runs of one batch */
 #define LOG_PAYLOAD_PAGES 256u
 
 /* Blocks on their way to their final place, or into the payload. */
@@ -94,6 +99,9 @@ struct log {
     uint64_t reserved;                   /* log blocks that the open and the closed batches will take */
     uint64_t cut_sequence, cut_position; /* of the last cut: first batch after it, and its place */
     uint64_t batches, records;
+    uint64_t marked;      /* the newest batch on its way says: every one below is durable */
+    uint64_t records_end; /* after the newest batch with records */
+    uint64_t rests_ns;    /* since when no batch was sent */
 };
 
 /* durable: every batch below it is known to be on stable media. */
