@@ -110,12 +110,12 @@ void change_delete(struct change *c, struct tree_key key);
 /* Writes up to `blocks` blocks of data at `block`: those of the vector after `skip` of them. The pages must
  * never be changed afterwards. sums: crc32c of each of these blocks. Returns in *ret_done how many (>= 1;
  * fewer than asked when space is in pieces: the rest is another change's), in *ret_freed how many blocks the
- * object gave back. */
+ * object had there before (data, EXTENT_ZERO and EXTENT_LOST alike: what an inode counts). */
 void change_write(struct change *c, uint64_t object, uint64_t block, const struct page_vec *data,
                   uint32_t skip, uint32_t blocks, const uint32_t *sums, uint32_t *ret_done,
                   uint32_t *ret_freed);
 /* Unmaps [block, block + blocks) as far as it is prepared: *ret_done blocks from `block` on (>= 1),
- * *ret_freed data blocks given back. zero: leaves EXTENT_ZERO behind (allocated, reads as zeroes) instead of
+ * *ret_freed as above. zero: leaves EXTENT_ZERO behind (allocated, reads as zeroes) instead of
  * a hole; then at most 2^30 blocks. */
 void change_unmap(struct change *c, uint64_t object, uint64_t block, uint64_t blocks, bool zero,
                   uint64_t *ret_done, uint64_t *ret_freed);

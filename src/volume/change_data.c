@@ -62,12 +62,12 @@ static void piece_add_run(struct change *c, const struct piece *p, const struct 
     piece_add_data(c, p, run, done);
 }
 
-/* Takes the range out, and what is known about its damage. *ret_freed: data blocks that it had. */
+/* Takes the range out, and what is known about its damage. *ret_freed: blocks that it had. */
 static int range_remove(struct change *c, uint64_t object, uint64_t block, uint64_t blocks,
                         uint64_t *ret_freed)
 {
     struct volume *v = c->volume;
-    uint64_t before = v->data_blocks;
+    uint64_t before = v->unmapped_blocks;
     int r = extent_remove_now(v, object, block, blocks);
 
     c->changed = true;
@@ -75,7 +75,7 @@ static int range_remove(struct change *c, uint64_t object, uint64_t block, uint6
         volume_fail(v, r, "extent tree");
         return r;
     }
-    *ret_freed = before - v->data_blocks;
+    *ret_freed = v->unmapped_blocks - before;
     if (v->damage_count)
         damage_remove(v, object, block, blocks);
     return 0;

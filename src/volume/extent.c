@@ -103,6 +103,7 @@ static int extent_cut_now(struct volume *v, const struct tree_cursor *c, uint64_
     uint64_t from = MAX(block, e.start), to = MIN(end, e_end);
     if (from >= to)
         return 0;
+    v->unmapped_blocks += to - from;
     if (!(e.flags & (EXTENT_ZERO | EXTENT_LOST))) {
         struct group *g = group_find(v->groups, e.space);
         if (!g || g->purpose != GROUP_DATA || e.block + e.blocks > g->blocks)

@@ -49,8 +49,9 @@ struct volume {
     struct turn_hook hook;
 
     uint64_t size_bytes;
-    uint64_t data_blocks; /* of the live head */
-    uint64_t inodes;      /* of the live head: items of type ITEM_INODE */
+    uint64_t data_blocks;     /* of the live head */
+    uint64_t unmapped_blocks; /* ever, by extent_remove_now(): of data, kept zeroes and lost ones */
+    uint64_t inodes;          /* of the live head: items of type ITEM_INODE */
     uint64_t tree_nodes;
     uint64_t losses;
     uint64_t created_ns;
