@@ -13,6 +13,14 @@ struct fs_waiters; /* lock.c: locks that wait */
 struct fs_streams; /* readahead.c */
 struct fs_replies; /* reply.c */
 
+/* Inodes whose access times are to be written: atime.c. */
+#define ATIMES_MAX 64u
+struct fs_atimes {
+    uint64_t inos[ATIMES_MAX];
+    uint32_t first, count;
+    bool running;
+};
+
 struct fs {
     struct volume *volume;
     struct reactor *reactor;
@@ -31,8 +39,15 @@ struct fs {
     bool closing;
     uint32_t background; /* fibers of its own */
     struct waitq background_wait;
+    struct fs_atimes atimes;
     struct waitq reap_wanted; /* the reaper has something to do */
-    struct waitq reap_done;   /* a truncation was finished: writers behind its end go on */
+    struct waitq reap_done;   /* the reaper took a piece, or has nothing more to do */
+    bool reap_new;            /* the list has a new orphan */
+    bool reap_open;           /* some on it were left alone since they are open */
+    bool reap_held;           /* or since their time of grace is not over */
+    bool reap_kicked, reap_idle;
+    uint64_t reap_steps;
+    int64_t reap_started_ns; /* UTC */
     struct fs_op_stats stats[FS_OP_COUNT];
     struct fs_client_stats clients[FS_CLIENTS_MAX];
 };
@@ -67,6 +82,13 @@ int inode_get(struct fs *fs, struct change *c, uint64_t ino, struct inode *ret) 
 void inode_want(struct change *c, uint64_t ino);
 /* Raises `change`, puts. */
 void inode_put(struct change *c, struct inode *n);
+/* Counts blocks that it got and gave back. */
+static inline void inode_blocks(struct inode *n, uint64_t got, uint64_t freed)
+{
+    uint64_t held = n->blocks + got;
+
+    n->blocks = held > freed ? held - freed : 0; /* what is on a drive may be wrong */
+}
 /* Without a change; generation 0: any. The caller waits with volume_seen(). */
 int inode_read(struct fs *fs, uint64_t ino, uint32_t generation, struct inode *ret) MUST_CHECK may_yield;
 
@@ -92,14 +114,20 @@ static inline uint32_t fs_end_flags(const struct fs_request *rq)
  * wanted: FS_MAY_*. 0 or ERR_FS_ACCESS. uid 0 and trusted: everything (execute of files needs one x bit). */
 int access_check(struct fs *fs, struct change *c, const struct fs_cred *cred, const struct inode *n,
                  uint32_t wanted) MUST_CHECK;
+/* As access_check(), without a change. */
+int access_read(struct fs *fs, const struct fs_cred *cred, const struct inode *n, uint32_t wanted)
+    MUST_CHECK may_yield;
 bool cred_in_group(const struct fs_cred *cred, uint32_t gid);
 /* Write and truncate by somebody else take setuid and setgid away. */
 bool mode_kill_suid(const struct fs_cred *cred, struct inode *n);
 
 /* ---- quota.c ---- */
 
+/* Before the instant: wants domain `quota` (0: none) and promises the puts of it and of those above it. An
+ * instant that finds another one comes again with that. */
+void quota_want(struct fs *fs, struct change *c, uint64_t quota);
 /* Reading phase: may `bytes` and `inodes` more (both may be negative) be counted for domain `quota` and those
- * above it? Wants and promises the puts. ERR_FS_QUOTA, ERR_CHANGE_AGAIN. */
+ * above it? ERR_FS_QUOTA, ERR_CHANGE_AGAIN. */
 int quota_check(struct fs *fs, struct change *c, uint64_t quota, int64_t bytes, int64_t inodes) MUST_CHECK;
 /* Changing phase, after quota_check() of at least as much. */
 void quota_charge(struct fs *fs, struct change *c, uint64_t quota, int64_t bytes, int64_t inodes);
@@ -127,8 +155,29 @@ int merge_read(struct fs *fs, uint64_t ino, uint64_t block, struct merge *ret) M
 /* In the instant, in its reading phase: the block is as it was. ERR_CHANGE_AGAIN. */
 int merge_same(struct change *c, const struct merge *m) MUST_CHECK;
 void merge_done(struct merge *m);
+/* Bytes [from, from + len) of the old content, to the same place of `to` (a block). */
+void merge_copy(const struct merge *m, uint8_t *to, uint32_t from, uint32_t len);
+/* An extent of a file, as far as the file system must know: a run of its blocks. */
+struct span {
+    uint64_t start; /* blocks of the file */
+    uint32_t blocks;
+    uint8_t flags; /* EXTENT_* */
+    uint32_t space;
+    uint64_t block, birth;
+};
+struct tree_key data_key(uint64_t ino, uint64_t block);
+/* What the cursor stands on: ERR_VOLUME_CORRUPT. */
+int span_decode(const struct tree_cursor *c, struct span *ret) MUST_CHECK;
 /* In an instant: how many blocks of the range the file holds (data, zeroes kept, lost). ERR_CHANGE_AGAIN. */
 int extents_count(struct change *c, uint64_t ino, uint64_t block, uint64_t blocks, uint64_t *ret) MUST_CHECK;
+
+#define BLOCKS_END (FS_SIZE_MAX / BLOCK_SIZE)
+/* What one change may unmap from `block` on, so that its instant is short: *ret_end is BLOCKS_END if there
+ * are no more extents behind it. *ret_any: there are extents in it. */
+int extents_piece(struct fs *fs, uint64_t ino, uint64_t block, uint64_t *ret_end, bool *ret_any)
+    MUST_CHECK may_yield;
+/* EISDIR, EINVAL: only regular files have data. */
+int check_regular(uint32_t mode) MUST_CHECK;
 
 /* ---- inline.c: small files in the tree ---- */
 
@@ -151,28 +200,27 @@ int inline_spill(struct fs *fs, const struct fs_request *rq, uint64_t ino) MUST_
 /* ---- truncate.c: cutting and extending, for setattr, open and create ---- */
 
 /*
- *      change_clear(&c); inode_want(&c, ino) ...
- *      r = truncate_prepare(&t, fs, &c, ino, size);     may wait: reads the block that is cut through;
- * promises if (!r) r = change_begin(&c); if (!r) r = instant: inode_get(&n) ...; truncate_plan(&t, fs, &c,
- * &n);       the last of its readings truncate_apply(&t, fs, &c, &n) ...; inode_put(&n) r = change_end(&c, r,
- * ...); truncate_done(&t);                               in each turn
+ * In each turn of the caller's change:
+ *      after change_clear():  truncate_prepare(&t, fs, &c, ino, size), may wait; promises
+ *      in the instant:        truncate_plan(&t, fs, &c, &n), last of the readings;
+ *                             truncate_apply(&t, fs, &c, &n), then the caller's inode_put()
+ *      after change_end():    truncate_done(&t)
  *
  * What is cut off goes at once where it is little, else the reaper takes it. Changes of the quota are in it;
  * mtime, ctime, setuid bits and the event are the caller's.
  */
 struct truncate {
     uint64_t size;
-    uint64_t quota; /* as promised */
-    uint32_t flags; /* of the inode, as promised for */
-    bool small;     /* what is cut off goes in this change */
-    bool has_tail;  /* the last block that stays is cut through: it is written anew */
+    struct inode seen; /* what the promises were made for */
+    bool has_tail;     /* the last block that stays is cut through */
     struct merge tail;
     struct page *page; /* its new content; or block 0 of a file that is inline no more */
     uint32_t sum;
 };
+/* ERR_FS_TOO_BIG, ERR_FS_STALE and errors of reading; needs truncate_done() then, too. */
 int truncate_prepare(struct truncate *t, struct fs *fs, struct change *c, uint64_t ino, uint64_t size)
     MUST_CHECK may_yield;
-/* ERR_CHANGE_AGAIN, ERR_FS_TOO_BIG. */
+/* ERR_CHANGE_AGAIN. */
 int truncate_plan(struct truncate *t, struct fs *fs, struct change *c, const struct inode *n) MUST_CHECK;
 /* Changes n: size, blocks, flags, reap_from. */
 void truncate_apply(struct truncate *t, struct fs *fs, struct change *c, struct inode *n);
@@ -185,34 +233,43 @@ void orphan_put(struct change *c, uint64_t ino, uint32_t why);
 /* fs_open() starts it; it counts in fs->background. fs_close() sets closing, wakes reap_wanted and waits
  * until background is 0. */
 int reaper_start(struct fs *fs) MUST_CHECK;
-/* After a change that put an orphan, and when an unlinked file is not open any more. */
+/* A file is not open any more: it may have been an orphan. New orphans are noticed without it. */
 void reaper_kick(struct fs *fs);
 /* A file that is being truncated in the background: waits until blocks up to `end` (bytes) are its own again.
  */
 int reap_wait(struct fs *fs, uint64_t ino, uint64_t end) MUST_CHECK may_yield;
 
+/* Nothing could be written for want of space: waits until the reaper took more of what was deleted. False: it
+ * has nothing left that it may take. */
+bool reap_for_space(struct fs *fs) may_yield;
+
 /*
- * The last name of an inode of any type goes (n->nlink is 0 then): small files go whole in the same change,
- * the others, and those that are open, become orphans. For unlink, rmdir and rename.
- *
- *      change_clear(&c); inode_want(&c, ino) ... remove_will(fs, &c, &hint);        hint: inode_read()
- *      instant: inode_get(&n) ...; r = remove_plan(fs, &c, &n, &rm);                the last of its readings
- *               n.nlink = 0; n.ctime_ns = ...; remove_apply(fs, &c, &n, &rm);       in place of inode_put()
- *      reaper_kick(fs) after change_end()
+ * The last name of an inode of any type goes: small ones go whole in the same change, the others, and those
+ * that are open, become orphans. For unlink, rmdir and rename. In each turn of the caller's change:
+ *      before the first:      struct removal rm = {0};
+ *      after change_clear():  remove_will(fs, &c, &hint, &rm), hint by inode_read()
+ *      in the instant:        remove_plan(fs, &c, &n, &rm), last of the readings;
+ *                             n.nlink = 0 ...; remove_apply(fs, &c, &n, &rm) in place of inode_put()
  *
  * The quota gets everything back when the inode goes: here, or by the reaper.
  */
 #define REMOVE_ITEMS_MAX 12u
 struct removal {
     bool now;            /* all of it, in this change */
+    bool orphan;         /* an orphan's item was promised */
+    bool many;           /* it has more items than fit this change */
     uint32_t item_count; /* beside inode and extents */
     struct tree_key items[REMOVE_ITEMS_MAX];
-    uint64_t first, blocks; /* extents: to be unmapped */
 };
-void remove_will(struct fs *fs, struct change *c, const struct inode *hint);
+void remove_will(struct fs *fs, struct change *c, const struct inode *hint, struct removal *rm);
 /* ERR_CHANGE_AGAIN. */
-int remove_plan(struct fs *fs, struct change *c, const struct inode *n, struct removal *ret) MUST_CHECK;
+int remove_plan(struct fs *fs, struct change *c, const struct inode *n, struct removal *rm) MUST_CHECK;
 void remove_apply(struct fs *fs, struct change *c, struct inode *n, const struct removal *rm);
+
+/* ---- atime.c ---- */
+
+/* It was read. Never yields. */
+void atime_note(struct fs *fs, const struct fs_request *rq, const struct inode *n);
 
 /* ---- readahead.c ---- */
 
