@@ -259,6 +259,8 @@ static void take(struct volume *v, struct space_group *sg, uint32_t first, uint3
     sg->cursor = first + n;
     s->ready[p] -= n;
     s->total_free[p] -= n;
+    if (p == GROUP_DATA)
+        s->taken_data[txg % SPACE_TXGS] += n;
     track(v, &s->allocs[txg % SPACE_TXGS], sg->group->id, first, n);
 }
 

@@ -71,6 +71,7 @@ struct space {
     struct run_list allocs[SPACE_TXGS];
     struct run_list frees[SPACE_TXGS];
     uint64_t freed_data[SPACE_TXGS]; /* blocks in frees that are data: worth a commit of their own */
+    uint64_t taken_data[SPACE_TXGS]; /* data blocks in allocs of this session */
     struct group *current[3];        /* where the last block was taken */
     uint32_t streak;                 /* blocks taken from current[GROUP_DATA] in a row */
     uint64_t version;  /* grows when a fold or release begins or ends: a load in between starts again */
@@ -82,6 +83,7 @@ struct space {
     uint64_t create_error_ns;
     bool coming;    /* slabs are on their way back to the pool (shortage.h) */
     bool emptied;   /* a group was taken out of use to be given back */
+    bool keeps;     /* free groups are kept only because data is written fast; they go when that ends */
     bool give_back; /* repair lacks slabs: no free group is kept or made ahead */
     struct waitq changed;
 };

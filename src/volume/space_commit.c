@@ -231,6 +231,7 @@ void space_commit_done(struct volume *v, uint64_t txg)
     space_destroy_retired(v, txg);
     if (!v->replaying) /* the rest of the log may name what looks free now */
         space_retire(v, v->txg);
+    s->taken_data[(txg - 1) % SPACE_TXGS] = 0;
     /* Data space comes back by itself. A commit's own nodes wait for company: else an idle volume would
      * commit for ever. */
     if (s->freed_data[txg % SPACE_TXGS] > 0)

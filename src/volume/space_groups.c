@@ -197,6 +197,8 @@ static struct space_group *pick_idle(struct volume *v, enum group_purpose p)
         if (sg->free > 0 && !sg->loading && !sg->retired_txg && (!best || sg->free > best->free) &&
             group_writable(sg->group))
             best = sg;
+        if (best && best->free == best->blocks)
+            break;
     }
     return best;
 }
@@ -279,6 +281,19 @@ static bool members_settled(const struct group *g)
     return true;
 }
 
+/* Who overwrites fast needs as many groups again, before what he frees comes back two roots later, as he
+ * fills between two commits: giving them back, and having them written with zeroes anew, would be half of
+ * what the drives do. But never more than the pool has left for others. */
+static uint64_t groups_to_keep(const struct volume *v, uint64_t txg)
+{
+    const struct space *s = &v->space;
+    uint64_t taken = MAX(s->taken_data[(txg - 1) % SPACE_TXGS], s->taken_data[(txg - 2) % SPACE_TXGS]);
+    uint64_t room = group_set_slabs_free(v->groups) / copies_of(v, GROUP_DATA);
+
+    return MIN(DIV_ROUND_UP(taken + taken / 4, v->record.slab_blocks), room);
+}
+
+/* txg: the open one. */
 void space_retire(struct volume *v, uint64_t txg)
 {
     struct space *s = &v->space;
@@ -287,9 +302,10 @@ void space_retire(struct volume *v, uint64_t txg)
     bool tree_short = !space_ready_nodes(v, 1, SPACE_NORMAL);
     bool short_of = tree_short || s->give_back || shortage_is_felt(v);
     uint64_t spare = short_of ? 0 : MAX(groups_ahead(v) + 1, s->group_count[GROUP_DATA] / 8);
-    uint64_t free_groups = 0;
+    uint64_t keep = short_of ? 0 : spare + groups_to_keep(v, txg), free_groups = 0;
 
     s->emptied = false;
+    s->keeps = false;
     LIST_FOREACH_SAFE (&s->idle[GROUP_DATA], it) {
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
         if (sg->free != sg->blocks || sg->waiting || sg->loading || sg->retired_txg || sg->item_dirty ||
@@ -297,9 +313,13 @@ void space_retire(struct volume *v, uint64_t txg)
             continue;
         if (++free_groups <= spare)
             continue;
+        txg_dirty(v);
+        if (free_groups <= keep) {
+            s->keeps = true;
+            continue;
+        }
         sg->retired_txg = txg;
         s->total_free[GROUP_DATA] -= sg->free;
-        txg_dirty(v);
     }
     LIST_FOREACH_SAFE (&s->active[GROUP_DATA], it) {
         struct space_group *sg = CONTAINER_OF(it, struct space_group, link);
@@ -326,7 +346,8 @@ bool space_on_its_way(const struct volume *v)
     const struct space *s = &v->space;
 
     return v->dirty_since_ns && !v->state &&
-           (s->emptied || list_on_its_way(&s->idle[GROUP_DATA]) || list_on_its_way(&s->active[GROUP_DATA]));
+           (s->emptied || s->keeps || list_on_its_way(&s->idle[GROUP_DATA]) ||
+            list_on_its_way(&s->active[GROUP_DATA]));
 }
 
 /* Slabs of groups that neither the newest root nor the one before it names. */

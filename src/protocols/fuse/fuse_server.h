@@ -7,8 +7,8 @@
  * Everything here is called on the reactor on which the server was started ("home"). Connections greet there
  * and move to the reactor of their file system before they carry requests.
  *
- * Whoever can connect is believed: the kernel of the mount checks permissions, requests only say for whom they
- * are. So the socket must belong to the node's owner alone (mode 0600).
+ * Whoever can connect is believed: the kernel of the mount checks permissions, requests only say for whom
+ * they are. So the socket must belong to the node's owner alone (mode 0600).
  */
 #ifndef ASHLAR_PROTOCOLS_FUSE_SERVER_H
 #define ASHLAR_PROTOCOLS_FUSE_SERVER_H

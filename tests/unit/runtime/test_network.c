@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/network.h"
 #include "runtime/error.h"
+#include "runtime/network.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
