@@ -17,10 +17,11 @@
 #define FS_INO_FIRST    UINT64_C(16) /* of files; below: the root, and objects of the file system's own */
 #define FS_INO_MAX      ((UINT64_C(1) << 48) - 1) /* above: the constituent (DESIGN 9) */
 #define FS_OBJECT_FS    UINT64_C(2)               /* (2, ITEM_FS, 0): disk_fs */
-#define FS_OBJECT_LISTS UINT64_C(3)               /* (3, ITEM_ORPHAN, ino), (3, ITEM_REPLY, slot) */
-#define FS_NAME_MAX     255u
-#define FS_SYMLINK_MAX  4095u
-#define FS_INLINE_MAX   2048u /* bytes of a regular file that may lie in the tree */
+#define FS_OBJECT_LISTS UINT64_C(3) /* (3, ITEM_ORPHAN, ino), (3, ITEM_REPLY, slot), (3, ITEM_QUOTA, ino) … \
+                                     */
+#define FS_NAME_MAX    255u
+#define FS_SYMLINK_MAX 4095u
+#define FS_INLINE_MAX  2048u /* bytes of a regular file that may lie in the tree */
 #define FS_SIZE_MAX \
     (UINT64_C(1) << 63) /* 8 EiB; the last byte has offset FS_SIZE_MAX - 2 as POSIX's off_t has it */
 #define FS_XATTR_NAME_MAX  255u
@@ -119,7 +120,13 @@ struct disk_quota {
     struct le32 flags;  /* QUOTA_SCANNING */
     struct le32 reserved;
 };
+static_assert(sizeof(struct disk_quota) == 48, "disk_quota");
 #define QUOTA_SCANNING 1u /* what was there before the quota is still being counted */
+#define QUOTA_REMOVING 2u /* taken away: what is in the directory is being counted for `parent` again */
+
+/* (FS_OBJECT_LISTS, ITEM_QUOTA, directory): one byte, 0; the directory has a quota, or had one that is being
+ * taken away. A disk_quota without its entry here is of a quota that is gone: it only passes on to `parent`
+ * what files that had no name any more still count. */
 
 /* (ino, ITEM_LOCK, number): an advisory byte-range lock. */
 struct disk_lock {
@@ -130,6 +137,8 @@ struct disk_lock {
     struct le32 owner_len, client_len;
     /* then the owner's bytes, then the client's name */
 };
+static_assert(sizeof(struct disk_lock) == 36, "disk_lock");
+/* (FS_OBJECT_LISTS, ITEM_LOCK, ino): one byte, 0; the inode has locks, or had some. */
 #define LOCK_READ_         1u
 #define LOCK_WRITE_        2u
 #define FS_LOCK_OWNER_MAX  1024u
@@ -146,6 +155,7 @@ struct disk_reply {
     struct le64 ino; /* what was made */
     struct le64 when_ns;
 };
+static_assert(sizeof(struct disk_reply) == 48, "disk_reply");
 #define FS_REPLY_SLOTS 8192u
 
 #endif

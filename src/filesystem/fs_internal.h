@@ -12,6 +12,7 @@ struct fs_opens;   /* open.c: inode number -> counts and share modes */
 struct fs_waiters; /* lock.c: locks that wait */
 struct fs_streams; /* readahead.c */
 struct fs_replies; /* reply.c */
+struct fs_files;   /* stats.c: the busiest */
 
 /* Inodes whose access times are to be written: atime.c. */
 #define ATIMES_MAX 64u
@@ -35,7 +36,11 @@ struct fs {
     struct fs_waiters *waiters;
     struct fs_streams *streams;
     struct fs_replies *replies;
+    struct fs_files *files;
     struct list watches;
+    struct fmutex rename_mutex; /* moves of directories: no loop can form */
+    bool quotas;                /* there are, or were since it was opened */
+    bool quota_scanning, quota_rescan;
     bool closing;
     uint32_t background; /* fibers of its own */
     struct waitq background_wait;
