@@ -507,6 +507,14 @@ static void batch_clean_cache(struct volume *v, const struct log_batch *b)
     }
 }
 
+/* No flush was needed. The flusher has to look whether a mark is, unless it does so anyway before long. */
+static void log_durable_alone(struct log *l, const struct log_batch *b)
+{
+    l->durable = b->sequence + 1;
+    if (!l->marking)
+        waitq_wake_all(&l->flush_wanted);
+}
+
 static void log_advance(struct volume *v)
 {
     struct log *l = &v->log;
@@ -521,7 +529,7 @@ static void log_advance(struct volume *v)
         l->written = b->sequence + 1;
         /* With a drive that missed it the flusher waits until that is recorded. */
         if (b->dsync && l->durable == b->sequence && !l->paused && !v->stale_work)
-            l->durable = b->sequence + 1;
+            log_durable_alone(l, b);
         if (b->want_flush && l->durable <= b->sequence) {
             l->want_durable = MAX(l->want_durable, b->sequence + 1);
             flush = true;
@@ -676,7 +684,8 @@ static may_yield void flusher_main(void *arg)
     for (;;) {
         while (!l->flusher_stop &&
                (l->want_durable <= l->durable || l->written <= l->durable || l->stopped)) {
-            uint64_t due = mark_wanted(v) ? l->rests_ns + LOG_MARK_NS : DEADLINE_NEVER;
+            l->marking = mark_wanted(v);
+            uint64_t due = l->marking ? l->rests_ns + LOG_MARK_NS : DEADLINE_NEVER;
             if (due <= reactor_now_ns())
                 mark_write(v);
             else
@@ -684,6 +693,7 @@ static may_yield void flusher_main(void *arg)
         }
         if (l->flusher_stop)
             return;
+        l->marking = false;
         uint64_t target = l->written;
         bool failed = false;
         int r = group_set_flush(v->groups, &failed);

@@ -101,6 +101,7 @@ struct log {
     uint64_t batches, records;
     uint64_t marked;      /* the newest batch on its way says: every one below is durable */
     uint64_t records_end; /* after the newest batch with records */
+    bool marking;         /* the flusher waits for the time of a mark */
     uint64_t rests_ns;    /* since when no batch was sent */
 };
 
