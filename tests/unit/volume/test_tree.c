@@ -228,6 +228,55 @@ static void may_yield op_wide(struct model *m)
     }
 }
 
+/* Several ranges at once, some of which overlap or are cut: deletions and insertions here and there in them, of
+ * as many bytes together as was asked for. */
+static void may_yield op_ranges(struct model *m)
+{
+    struct tree_range ranges[TREE_RANGES_MAX];
+    uint32_t count = 1 + draw(m, draw(m, 2) ? 4 : TREE_RANGES_MAX), puts = draw(m, 24), bytes = 0;
+    uint32_t from[TREE_RANGES_MAX], to[TREE_RANGES_MAX], len[24];
+    uint32_t width = draw(m, 4) == 0 ? m->universe / 8 + 1 : 40, deletes = draw(m, 3) * 45;
+    for (uint32_t r = 0; r < count; r++) {
+        from[r] = draw(m, m->universe);
+        to[r] = from[r] + draw(m, width);
+        to[r] = MIN(to[r], m->universe - 1);
+        ranges[r] = (struct tree_range){.first = key_of(from[r]), .last = key_of(to[r])};
+    }
+    for (uint32_t i = 0; i < puts; i++)
+        bytes += len[i] = draw_len(m);
+    m->f.store.reserved = 0;
+    int err = tree_prepare_ranges(&m->f.tree, ranges, count, puts, bytes, 1 + draw(m, TREE_LEAVES_MAX));
+    EXPECT(err == 0);
+    if (err)
+        return;
+    for (uint32_t r = 0; r < count; r++) {
+        struct tree_key k;
+        EXPECT(!key_less(&ranges[r].covered, &ranges[r].first));
+        while (to[r] > from[r] && (k = key_of(to[r]), key_less(&ranges[r].covered, &k)))
+            to[r]--;
+        expect_seen_now(m, from[r], &ranges[r].covered);
+    }
+    for (uint32_t round = 0; round < count; round++) {
+        uint32_t r = draw(m, count);
+        for (uint32_t i = from[r]; i <= to[r]; i++)
+            if (m->len[i] && draw(m, 100) < deletes)
+                model_delete_now(m, i);
+        for (uint32_t n = draw(m, puts + 1); n > 0; n--, puts--)
+            model_put_now(m, from[r] + draw(m, to[r] - from[r] + 1), len[puts - 1]);
+    }
+}
+
+static void may_yield op_get_now(struct model *m)
+{
+    uint32_t i = draw(m, m->universe), len = 0;
+    struct tree_key k = key_of(i);
+    const void *value;
+    int err = tree_get_now(&m->f.tree, &k, &value, &len);
+    EXPECT(err == TREE_NOT_RESIDENT || err == (m->len[i] ? 0 : ERR_NOT_FOUND));
+    if (!err)
+        EXPECT(value_is(m, i, value, len));
+}
+
 struct model_walk {
     struct model *m;
     int64_t at;
@@ -259,8 +308,12 @@ static void may_yield model_op(struct model *m, uint32_t put_share)
         op_change(m, draw(m, 100) < put_share);
     else if (what < 80)
         op_get(m);
-    else if (what < 99)
+    else if (what < 96)
         op_cursor(m);
+    else if (what < 98)
+        op_get_now(m);
+    else if (what < 99)
+        op_ranges(m);
     else if (draw(m, 8) == 0)
         op_wide(m);
 }
@@ -351,6 +404,8 @@ static void fiber_role_assumed crowd_member(void *arg)
             op_get(m);
         else if (what < 96)
             op_wide(m);
+        else if (what < 97)
+            op_ranges(m);
         else
             fiber_yield();
     }
