@@ -20,6 +20,8 @@ static const char *item_name(uint8_t type)
         return "group";
     case ITEM_SPACE:
         return "space";
+    case ITEM_REFCOUNT:
+        return "reference-count";
     case ITEM_DAMAGE:
         return "damage";
     case ITEM_STALE_DRIVE:
@@ -48,6 +50,8 @@ static const char *record_name(uint16_t type)
         return "resize";
     case LOG_LOST:
         return "lost";
+    case LOG_CLONE:
+        return "clone";
     case LOG_ITEM_PUT:
         return "item-put";
     case LOG_ITEM_DELETE:
@@ -124,6 +128,7 @@ static json_t *record_json(const struct log_cursor *c)
     struct disk_log_range range;
     struct disk_stale_drive_item stale;
     struct disk_log_item item;
+    struct disk_log_clone clone;
     struct extent e;
     if (j == NULL)
         return NULL;
@@ -139,6 +144,13 @@ static json_t *record_json(const struct log_cursor *c)
         set(j, "object", le64_get(range.object));
         set(j, "offset", le64_get(range.offset));
         set(j, "length", le64_get(range.len));
+    } else if (c->type == LOG_CLONE && c->len == sizeof(clone)) {
+        memcpy(&clone, c->body, sizeof(clone));
+        set(j, "from", le64_get(clone.from));
+        set(j, "from_offset", le64_get(clone.from_offset));
+        set(j, "object", le64_get(clone.to));
+        set(j, "offset", le64_get(clone.to_offset));
+        set(j, "length", le64_get(clone.len));
     } else if ((c->type == LOG_ITEM_PUT || c->type == LOG_ITEM_DELETE) && c->len >= sizeof(item)) {
         memcpy(&item, c->body, sizeof(item));
         set(j, "object", le64_get(item.object));
@@ -253,6 +265,8 @@ static void item_value(json_t *j, const struct tree_key *key, const void *value,
     struct uuid drives[GROUP_MEMBERS_MAX];
     struct disk_space_item s;
     struct disk_volume_item v;
+    uint64_t blocks;
+    uint32_t count;
     if (key->type == ITEM_HEAD) {
         head_item(j, value, len);
     } else if (key->type == ITEM_EXTENT && extent_decode(key, value, len, &e) == 0) {
@@ -268,6 +282,9 @@ static void item_value(json_t *j, const struct tree_key *key, const void *value,
         set(j, "blocks", le32_get(s.blocks));
         set(j, "used", le32_get(s.used));
         set(j, "txg", le64_get(s.txg));
+    } else if (key->type == ITEM_REFCOUNT && refs_decode(key, value, len, &blocks, &count) == 0) {
+        set(j, "blocks", blocks);
+        set(j, "count", count);
     } else if (key->type == ITEM_VOLUME && len == sizeof(v)) {
         memcpy(&v, value, sizeof(v));
         json_object_set_new(j, "volume", inspect_uuid(v.volume));

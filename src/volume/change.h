@@ -87,6 +87,9 @@ void change_will_delete(struct change *c);
 void change_will_write(struct change *c, uint64_t object, uint64_t block, uint32_t blocks, bool fua_inline);
 /* A range will be unmapped (change_unmap()). */
 void change_will_unmap(struct change *c, uint64_t object, uint64_t block, uint64_t blocks);
+/* A range will be cloned (change_clone()): adds both. They must not overlap. */
+void change_will_clone(struct change *c, uint64_t from, uint64_t from_block, uint64_t to, uint64_t to_block,
+                       uint64_t blocks);
 
 /* Waits for everything and comes back in the instant. ERR_VOLUME_FULL (commits were forced and gave nothing),
  * ERR_VOLUME_READ_ONLY, ERR_VOLUME_FAILED, ERR_NO_MEMORY, errors of reading nodes: then change_end() must
@@ -119,12 +122,11 @@ void change_write(struct change *c, uint64_t object, uint64_t block, const struc
  * a hole; then at most 2^30 blocks. */
 void change_unmap(struct change *c, uint64_t object, uint64_t block, uint64_t blocks, bool zero,
                   uint64_t *ret_done, uint64_t *ret_freed);
-/* Makes `to` share the blocks that `from` has in [from_block, + blocks) (reflink): both extents get
- * EXTENT_SHARED. Both ranges must be wanted and small (<= 64 extents); *ret_done as above. Whole extents that
- * are not on the drives yet are fine. ERR_CHANGE_AGAIN. */
-int change_clone(struct change *c, uint64_t from, uint64_t from_block, uint64_t to, uint64_t to_block,
-                 uint64_t blocks, uint64_t *ret_done, uint64_t *ret_new_blocks, uint64_t *ret_freed)
-    MUST_CHECK;
+/* Makes `to` share the blocks that `from` has in [from_block, + blocks), holes and all (reflink): both
+ * extents get EXTENT_SHARED. *ret_done and *ret_freed as above; *ret_new_blocks: that `to` has there now,
+ * counted in the same way. */
+void change_clone(struct change *c, uint64_t from, uint64_t from_block, uint64_t to, uint64_t to_block,
+                  uint64_t blocks, uint64_t *ret_done, uint64_t *ret_new_blocks, uint64_t *ret_freed);
 
 enum change_end_flags {
     CHANGE_DURABLE = 1 << 0, /* on stable media of every in-sync member when it returns */

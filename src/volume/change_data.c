@@ -174,3 +174,48 @@ void change_unmap(struct change *c, uint64_t object, uint64_t block, uint64_t bl
     memcpy(change_log(c, zero ? LOG_ZERO : LOG_UNMAP, 0, sizeof(range)), &range, sizeof(range));
     change_inflight(c, object, block, blocks);
 }
+
+void change_will_clone(struct change *c, uint64_t from, uint64_t from_block, uint64_t to, uint64_t to_block,
+                       uint64_t blocks)
+{
+    struct tree_key first = extent_key(from, from_block), last = extent_key(from, from_block + blocks - 1);
+
+    assert(blocks > 0 && from_block <= UINT64_MAX / BLOCK_SIZE - blocks);
+    assert(from != to || from_block >= to_block + blocks || to_block >= from_block + blocks);
+    change_want_range(c, &first, &last);
+    first = extent_key(to, to_block);
+    last = extent_key(to, to_block + blocks - 1);
+    change_want_range(c, &first, &last);
+    c->puts += CLONE_PUTS;
+    c->put_bytes += CLONE_PUT_BYTES;
+    c->record_bytes += LOG_RECORD_BYTES(sizeof(struct disk_log_clone));
+}
+
+void change_clone(struct change *c, uint64_t from, uint64_t from_block, uint64_t to, uint64_t to_block,
+                  uint64_t blocks, uint64_t *ret_done, uint64_t *ret_new_blocks, uint64_t *ret_freed)
+{
+    struct volume *v = c->volume;
+    struct clone clone = {.from = from, .from_block = from_block, .to = to, .to_block = to_block};
+    uint64_t before = v->unmapped_blocks;
+
+    assert(c->holding && blocks > 0);
+    clone.blocks =
+        MIN(prepared_blocks(c, from, from_block, blocks), prepared_blocks(c, to, to_block, blocks));
+    c->changed = true;
+    int r = extent_clone_now(v, &clone);
+    *ret_done = clone.blocks;
+    *ret_new_blocks = *ret_freed = 0;
+    if (r) {
+        volume_fail(v, r, "extent tree");
+        return;
+    }
+    *ret_new_blocks = clone.new_blocks;
+    *ret_freed = v->unmapped_blocks - before;
+    struct disk_log_clone d = {.from = le64_make(from),
+                               .from_offset = le64_make(from_block * BLOCK_SIZE),
+                               .to = le64_make(to),
+                               .to_offset = le64_make(to_block * BLOCK_SIZE),
+                               .len = le64_make(clone.blocks * BLOCK_SIZE)};
+    memcpy(change_log(c, LOG_CLONE, 0, sizeof(d)), &d, sizeof(d));
+    change_inflight(c, to, to_block, clone.blocks);
+}

@@ -27,6 +27,7 @@ int extent_decode(const struct tree_key *key, const void *value, uint32_t len, s
                            .space = le32_get(d.space),
                            .block = le64_get(d.block),
                            .birth = le64_get(d.birth_physical),
+                           .logical = le64_get(d.birth_logical),
                            .flags = d.flags,
                            .sums = (const uint8_t *)value + sizeof(d)};
     return 0;
@@ -42,7 +43,7 @@ uint32_t extent_encode(const struct extent *e, uint8_t out[EXTENT_ITEM_MAX])
                             .checksum_width = data ? 4 : 0,
                             .flags = e->flags,
                             .block = le64_make(e->block),
-                            .birth_logical = le64_make(e->birth),
+                            .birth_logical = le64_make(e->logical ? e->logical : e->birth),
                             .birth_physical = le64_make(e->birth)};
 
     assert(e->blocks > 0 && (!data || e->blocks <= EXTENT_BLOCKS_MAX));
@@ -68,6 +69,10 @@ static void extent_free_part(struct volume *v, const struct extent *e, uint32_t 
 {
     if (e->flags & (EXTENT_ZERO | EXTENT_LOST))
         return;
+    if (e->flags & EXTENT_SHARED) { /* the commit finds out whether it was the last one */
+        refs_drop(v, e->space, e->block + first, n);
+        return;
+    }
     space_free(v, v->txg, e->space, e->block + first, n);
     cache_remove_data(v->env.cache, (struct cache_key){v->cache_tag, e->space, e->block + first}, n);
 }
@@ -148,4 +153,108 @@ int extent_remove_now(struct volume *v, uint64_t object, uint64_t block, uint64_
         if (r)
             return r;
     }
+}
+
+/* ---- Cloning ---- */
+
+struct clone_part { /* of `from`, where it comes to lie in `to` */
+    struct extent e;
+    uint32_t sums_at;
+};
+struct clone_plan {
+    uint32_t count, sums;
+    struct clone_part parts[CLONE_EXTENTS_MAX];
+    uint32_t sum[CLONE_BLOCKS_MAX];
+};
+
+/* The extent on which the cursor stands says from now on that it is shared (R2). */
+static void extent_mark_shared_now(struct volume *v, const struct tree_cursor *c)
+{
+    uint8_t copy[EXTENT_ITEM_MAX];
+    struct tree_key key = c->key;
+
+    memcpy(copy, c->value, c->len);
+    copy[offsetof(struct disk_extent, flags)] |= EXTENT_SHARED;
+    tree_put_now(&v->head, &key, copy, c->len);
+}
+
+/* One extent of `from` goes into the plan, as far as it is in the range and there is room: c->blocks is cut
+ * to what fits. */
+static int clone_plan_extent(struct volume *v, struct clone_plan *p, struct clone *c,
+                             const struct tree_cursor *at)
+{
+    struct extent e;
+    int r = at->len > EXTENT_ITEM_MAX ? ERR_VOLUME_CORRUPT : extent_decode(&at->key, at->value, at->len, &e);
+
+    if (r)
+        return r;
+    uint64_t from = MAX(c->from_block, e.start), to = MIN(c->from_block + c->blocks, e.start + e.blocks);
+    if (from >= to)
+        return 0;
+    bool data = !(e.flags & (EXTENT_ZERO | EXTENT_LOST));
+    if (p->count == CLONE_EXTENTS_MAX || (data && to - from > CLONE_BLOCKS_MAX - p->sums)) {
+        c->blocks = from - c->from_block;
+        return 0;
+    }
+    struct clone_part *part = &p->parts[p->count++];
+    part->e = extent_part(&e, (uint32_t)(from - e.start), (uint32_t)(to - from));
+    part->e.object = c->to;
+    part->e.start = c->to_block + (from - c->from_block);
+    part->e.logical = v->txg;
+    part->sums_at = p->sums;
+    if (!data)
+        return 0;
+    memcpy(&p->sum[p->sums], part->e.sums, (size_t)part->e.blocks * 4);
+    p->sums += part->e.blocks;
+    part->e.flags |= EXTENT_SHARED;
+    if (!(e.flags & EXTENT_SHARED))
+        extent_mark_shared_now(v, at);
+    return 0;
+}
+
+static int clone_plan_make(struct volume *v, struct clone_plan *p, struct clone *c)
+{
+    struct tree_cursor at;
+    struct tree_key key = extent_key(c->from, c->from_block);
+    int r = tree_seek_now(&at, &v->head, &key, SEEK_LE);
+
+    p->count = p->sums = 0;
+    if (r == ERR_NOT_FOUND || (!r && (at.key.object != c->from || at.key.type != ITEM_EXTENT)))
+        r = tree_seek_now(&at, &v->head, &key, SEEK_GE);
+    for (; !r; r = tree_next_now(&at)) {
+        if (at.key.object != c->from || at.key.type != ITEM_EXTENT ||
+            at.key.offset / BLOCK_SIZE >= c->from_block + c->blocks)
+            return 0;
+        r = clone_plan_extent(v, p, c, &at);
+        if (r)
+            return r;
+    }
+    return r == ERR_NOT_FOUND ? 0 : r;
+}
+
+int extent_clone_now(struct volume *v, struct clone *c)
+{
+    struct clone_plan p;
+    int r = clone_plan_make(v, &p, c);
+
+    assert(c->blocks > 0);
+    if (!r)
+        r = extent_remove_now(v, c->to, c->to_block, c->blocks);
+    if (r)
+        return r;
+    if (v->damage_count)
+        damage_remove(v, c->to, c->to_block, c->blocks);
+    c->new_blocks = 0;
+    for (uint32_t i = 0; i < p.count; i++) {
+        struct extent *e = &p.parts[i].e;
+        e->sums = (const uint8_t *)&p.sum[p.parts[i].sums_at];
+        extent_put_now(v, e);
+        c->new_blocks += e->blocks;
+        if (e->flags & EXTENT_LOST)
+            damage_add(v, e->object, e->start, e->blocks);
+        if (e->flags & (EXTENT_ZERO | EXTENT_LOST))
+            continue;
+        refs_add(v, e->space, e->block, e->blocks);
+    }
+    return 0;
 }

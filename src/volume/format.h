@@ -91,7 +91,7 @@ enum item_type {
     ITEM_REMAP = 5,        /* (space, REMAP, virtual stripe): parity, later */
     ITEM_STRIPE = 6,       /* (group, STRIPE, stripe): parity, later */
     ITEM_DEAD = 7,         /* (head, DEAD, birth): snapshots, later */
-    ITEM_REFCOUNT = 8,     /* (space, REFCOUNT, block): reflink, later */
+    ITEM_REFCOUNT = 8,     /* (space, REFCOUNT, first block): disk_refcount_item */
     ITEM_DAMAGE = 9,       /* (object, DAMAGE, byte offset): a range known lost: disk_damage_item */
     ITEM_STALE_DRIVE = 10, /* (n, STALE_DRIVE, 0): disk_stale_drive_item */
     /* head trees: object is an inode number; 1 is the block device or the root directory */
@@ -148,6 +148,13 @@ struct disk_space_item {
 };
 static_assert(sizeof(struct disk_space_item) == 16, "disk_space_item");
 
+/* Blocks of a space that several extents name, each so often; those with EXTENT_SHARED that have no item are
+ * named once. Items of a space do not overlap. */
+struct disk_refcount_item {
+    struct le32 blocks;
+    struct le32 count; /* 2 or more */
+};
+
 struct disk_damage_item {
     struct le64 len_bytes;
     struct le64 found_ns;
@@ -172,7 +179,7 @@ struct disk_extent {
     /* EXTENT_ENCRYPTED: struct disk_crypt here; then the checksums */
 };
 static_assert(sizeof(struct disk_extent) == 40, "disk_extent");
-#define EXTENT_SHARED     1u /* see the tree of reference counts */
+#define EXTENT_SHARED     1u /* other extents may name its blocks, too: see the reference counts */
 #define EXTENT_ENCRYPTED  2u
 #define EXTENT_ZERO       4u /* reads as zeroes, holds its place: no blocks, no checksums */
 #define EXTENT_LOST       8u /* acknowledged here, cannot be read any more: EIO; no blocks, no checksums */
@@ -252,6 +259,7 @@ enum log_record_type {
     LOG_STALE_DRIVE = 5,  /* disk_stale_drive_item: a drive missed a write from txg on */
     LOG_RESIZE = 6,       /* disk_log_range: size of the device */
     LOG_LOST = 7,         /* disk_log_range: known lost */
+    LOG_CLONE = 8,        /* disk_log_clone: one range now has what the other one has */
     LOG_ITEM_PUT = 16,    /* disk_log_item + value: an item of the head tree, new or replaced */
     LOG_ITEM_DELETE = 17, /* disk_log_item: it is gone */
 };
@@ -274,6 +282,11 @@ struct disk_log_extent {
 struct disk_log_range {
     struct le64 object;
     struct le64 offset;
+    struct le64 len;
+};
+struct disk_log_clone { /* byte offsets and length; the ranges do not overlap */
+    struct le64 from, from_offset;
+    struct le64 to, to_offset;
     struct le64 len;
 };
 struct disk_log_item {

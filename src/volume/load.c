@@ -223,6 +223,7 @@ struct loaded {
     struct disk_head_item head;
     struct disk_volume_item volume;
     bool have_head, have_volume;
+    uint64_t ref_items;
 };
 
 static int load_group(struct loaded *l, const void *value, uint32_t len)
@@ -281,6 +282,9 @@ static int load_item(struct loaded *l, const struct tree_key *key, const void *v
         return load_group(l, value, len);
     case ITEM_SPACE:
         return load_space(l, key, value, len);
+    case ITEM_REFCOUNT:
+        l->ref_items++;
+        return 0;
     default:
         return 0;
     }
@@ -336,6 +340,7 @@ static may_yield int load_apply(struct volume *v, struct loaded *l, uint64_t ope
     v->size_bytes = le64_get(l->head.size_bytes);
     v->data_blocks = le64_get(l->head.allocated_blocks);
     v->inodes = le64_get(l->head.inodes);
+    v->space.ref_items = l->ref_items;
     tree_init(&v->head, &v->head_store, v->env.cache, v->cache_tag, v->record.id, HEAD_LIVE, &l->head.root,
               open_txg);
     return 0;

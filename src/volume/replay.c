@@ -415,6 +415,60 @@ static may_yield int apply_range(struct volume *v, const struct log_cursor *c)
     return 0;
 }
 
+/* The ranges of a clone, as far as both are prepared: *ret_blocks. */
+static may_yield int clone_prepare(struct volume *v, const struct clone *c, uint64_t *ret_blocks)
+{
+    struct tree_range ranges[2] = {
+        {.first = extent_key(c->from, c->from_block),
+         .last = extent_key(c->from, c->from_block + c->blocks - 1)},
+        {.first = extent_key(c->to, c->to_block), .last = extent_key(c->to, c->to_block + c->blocks - 1)}};
+    uint64_t start[2] = {c->from_block, c->to_block}, blocks = c->blocks;
+    int r = tree_prepare_ranges(&v->head, ranges, 2, CLONE_PUTS, CLONE_PUT_BYTES, TREE_LEAVES_MAX);
+
+    if (r)
+        return r;
+    for (uint32_t i = 0; i < ARRAY_SIZE(ranges); i++)
+        if (tree_key_compare(&ranges[i].covered, &ranges[i].last) < 0)
+            blocks = MIN(blocks, ranges[i].covered.offset / BLOCK_SIZE + 1 - start[i]);
+    *ret_blocks = blocks;
+    return 0;
+}
+
+/* What `from` has now is what it had then: everything before this record was applied. */
+static may_yield int apply_clone(struct volume *v, const struct log_cursor *c)
+{
+    const uint64_t most = INT64_MAX / BLOCK_SIZE + 1;
+    struct disk_log_clone d;
+
+    if (c->len != sizeof(d))
+        return ERR_VOLUME_CORRUPT;
+    memcpy(&d, c->body, sizeof(d));
+    uint64_t blocks = le64_get(d.len) / BLOCK_SIZE;
+    struct clone clone = {.from = le64_get(d.from),
+                          .from_block = le64_get(d.from_offset) / BLOCK_SIZE,
+                          .to = le64_get(d.to),
+                          .to_block = le64_get(d.to_offset) / BLOCK_SIZE};
+    if (le64_get(d.len) % BLOCK_SIZE || le64_get(d.from_offset) % BLOCK_SIZE ||
+        le64_get(d.to_offset) % BLOCK_SIZE || blocks > most || clone.from_block > most - blocks ||
+        clone.to_block > most - blocks)
+        return ERR_VOLUME_CORRUPT;
+    if (clone.from == clone.to && clone.from_block < clone.to_block + blocks &&
+        clone.to_block < clone.from_block + blocks)
+        return ERR_VOLUME_CORRUPT;
+    while (blocks > 0) {
+        clone.blocks = blocks;
+        int r = clone_prepare(v, &clone, &clone.blocks);
+        if (!r)
+            r = extent_clone_now(v, &clone);
+        if (r)
+            return r;
+        blocks -= clone.blocks;
+        clone.from_block += clone.blocks;
+        clone.to_block += clone.blocks;
+    }
+    return 0;
+}
+
 static may_yield int apply_item(struct volume *v, const struct log_cursor *c)
 {
     struct disk_log_item d;
@@ -456,6 +510,9 @@ static may_yield int apply_batch(struct volume *v, const struct log_found *b)
         case LOG_ZERO:
         case LOG_RESIZE:
             r = apply_range(v, &c);
+            break;
+        case LOG_CLONE:
+            r = apply_clone(v, &c);
             break;
         case LOG_ITEM_PUT:
         case LOG_ITEM_DELETE:

@@ -35,18 +35,25 @@ static may_yield int scrub_visit(struct job_walk *w, const struct job_piece *p)
     return 0;
 }
 
-/* A tree node is gone: everything that its range may have held. */
+/* A tree node is gone: everything that its range may have held. Of files only data of one object can be
+ * named; `ashlar check` knows what else was there. */
 static void scrub_unreadable(struct job_walk *w, const struct tree_key *low, const struct tree_key *high)
 {
     struct volume *v = w->volume;
-    uint64_t from = 0, to = v->size_bytes / BLOCK_SIZE;
+    bool device = volume_is_device(v, OBJECT_BLOCK_DEVICE);
+    uint64_t object = device ? OBJECT_BLOCK_DEVICE : low->object;
+    uint64_t from = 0, to = device ? v->size_bytes / BLOCK_SIZE : INT64_MAX / BLOCK_SIZE;
 
-    if (low->object == OBJECT_BLOCK_DEVICE && low->type == ITEM_EXTENT)
+    if (!device && (low->type != ITEM_EXTENT || high->object != object || high->type != ITEM_EXTENT)) {
+        w->job->lost_blocks++;
+        return;
+    }
+    if (low->object == object && low->type == ITEM_EXTENT)
         from = MIN(low->offset / BLOCK_SIZE, to);
-    if (high->object == OBJECT_BLOCK_DEVICE && high->type == ITEM_EXTENT)
+    if (high->object == object && high->type == ITEM_EXTENT)
         to = MIN(DIV_ROUND_UP(high->offset, (uint64_t)BLOCK_SIZE), to);
     if (from < to) {
-        damage_add(v, OBJECT_BLOCK_DEVICE, from, to - from);
+        damage_add(v, object, from, to - from);
         w->job->lost_blocks += to - from;
     }
 }

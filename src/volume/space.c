@@ -72,6 +72,7 @@ void space_done(struct volume *v)
             g->volume_private = NULL;
         }
     }
+    refs_done(v);
     for (uint32_t i = 0; i < SPACE_TXGS; i++) {
         run_list_done(&s->allocs[i]);
         run_list_done(&s->frees[i]);
@@ -214,7 +215,7 @@ bool space_ready_data(const struct volume *v, uint32_t n)
 
 uint32_t space_commit_nodes(const struct volume *v)
 {
-    return (uint32_t)MIN(v->space.chunks / 2, UINT64_C(1) << 20) + 32;
+    return (uint32_t)MIN(v->space.chunks / 2 + refs_commit_nodes(v), UINT64_C(1) << 20) + 32;
 }
 
 bool space_ready_nodes(const struct volume *v, uint32_t nodes, enum space_urgency u)

@@ -70,6 +70,8 @@ struct space {
     uint64_t chunks; /* space items of all groups: bounds what a commit touches */
     struct run_list allocs[SPACE_TXGS];
     struct run_list frees[SPACE_TXGS];
+    struct run_list refs_added[SPACE_TXGS], refs_dropped[SPACE_TXGS]; /* of shared blocks: refs.c */
+    uint64_t ref_items;                                               /* in the pool tree */
     uint64_t freed_data[SPACE_TXGS]; /* blocks in frees that are data: worth a commit of their own */
     uint64_t taken_data[SPACE_TXGS]; /* data blocks in allocs of this session */
     struct group *current[3];        /* where the last block was taken */
@@ -118,6 +120,20 @@ void space_commit_done(struct volume *v, uint64_t txg) may_yield;
 /* Nodes that commits may need at most for the pool tree: for two, since what one frees comes back with the
  * next. */
 uint32_t space_commit_nodes(const struct volume *v);
+/* ---- refs.c: blocks that several extents name ---- */
+/* One more extent of the open txg names these blocks; one less does. */
+void refs_add(struct volume *v, uint32_t space, uint64_t block, uint32_t count);
+void refs_drop(struct volume *v, uint32_t space, uint64_t block, uint32_t count);
+/* Folds what txg did into the counts, and frees what nobody names any more in txg. Before
+ * space_commit_items(). */
+int refs_commit(struct volume *v, uint64_t txg) MUST_CHECK may_yield;
+/* Nodes that this may need at most. */
+uint64_t refs_commit_nodes(const struct volume *v);
+/* Untrusted item: ERR_VOLUME_CORRUPT. */
+int refs_decode(const struct tree_key *key, const void *value, uint32_t len, uint64_t *ret_blocks,
+                uint32_t *ret_count) MUST_CHECK;
+void refs_done(struct volume *v);
+
 /* Among space*.c: the bitmap of a group comes into memory, or leaves it. */
 int space_activate(struct volume *v, struct space_group *sg) MUST_CHECK may_yield;
 void space_deactivate(struct volume *v, struct space_group *sg);

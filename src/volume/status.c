@@ -66,7 +66,7 @@ void volume_space(struct volume *v, uint64_t *ret_free_blocks, uint64_t *ret_tot
 {
     const struct drive_set *set = v->env.drives;
     uint32_t slabs_free[SPACE_DRIVES_MAX], n = 0;
-    uint64_t free_blocks = v->space.total_free[GROUP_DATA];
+    uint64_t free_blocks = v->space.total_free[GROUP_DATA], used = 0;
 
     for (uint32_t i = 0; i < MIN(set->count, SPACE_DRIVES_MAX); i++) {
         struct drive_info info;
@@ -75,8 +75,10 @@ void volume_space(struct volume *v, uint64_t *ret_free_blocks, uint64_t *ret_tot
     }
     for (struct group *g = group_next(v->groups, NULL); g; g = group_next(v->groups, g)) {
         const struct space_group *sg = g->volume_private;
-        if (sg && g->purpose == GROUP_DATA)
-            free_blocks += sg->waiting;
+        if (!sg || g->purpose != GROUP_DATA)
+            continue;
+        free_blocks += sg->waiting;
+        used += sg->blocks - sg->free - sg->waiting; /* what clones share counts once */
     }
     /* What the tree takes of the groups to come: its reserve (space.c), nodes to keep account of each group,
      * and 16 KiB of items for a MiB of data. */
@@ -87,7 +89,7 @@ void volume_space(struct volume *v, uint64_t *ret_free_blocks, uint64_t *ret_tot
     free_blocks +=
         room / (slab + slab / 64 + DIV_ROUND_UP(slab, SPACE_CHUNK_BLOCKS) * NODE_BLOCKS / 2) * slab;
     *ret_free_blocks = free_blocks;
-    *ret_total_blocks = free_blocks + v->data_blocks;
+    *ret_total_blocks = free_blocks + used;
 }
 
 uint32_t volume_get_damage(const struct volume *v, struct volume_damage *out, uint32_t max)

@@ -241,6 +241,8 @@ static may_yield int commit_pool(struct volume *v, struct commit *c)
     bool any = true;
     int r = put_head(v, c);
 
+    if (!r)
+        r = refs_commit(v, c->txg);
     while (!r && any) { /* new tree groups may come into being on the way */
         r = put_groups(v, c->txg, &any);
         if (!r)

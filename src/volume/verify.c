@@ -12,6 +12,8 @@ struct seen { /* of one group */
     uint32_t id, blocks;
     uint8_t *bits; /* referenced */
     uint32_t count;
+    /* By block, NULL while there is none: how many shared extents name it, and the count in the pool tree. */
+    uint32_t *shares, *counts;
 };
 struct check {
     struct volume *volume;
@@ -20,6 +22,8 @@ struct check {
     size_t group_count;
     bool in_head;
     uint64_t object, extent_end; /* in blocks: the extent before */
+    uint64_t ref_items;
+    int err; /* it could not look */
 };
 
 static void problem(struct check *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -50,8 +54,31 @@ static struct seen *seen_find(struct check *c, uint32_t id)
     return low < c->group_count && c->groups[low].id == id ? &c->groups[low] : NULL;
 }
 
+/* One number for each block of a group, made when the first one is needed. */
+static uint32_t *numbers(struct check *c, const struct seen *s, uint32_t **array)
+{
+    if (!*array) {
+        *array = calloc(s->blocks, sizeof(**array));
+        c->err = *array ? c->err : ERR_NO_MEMORY;
+    }
+    return *array;
+}
+
+/* In use by one more; a block that is not shared by one at most. */
+static void reference_block(struct check *c, struct seen *s, uint32_t b, bool shared, const char *what)
+{
+    bool again = bitmap_get(s->bits, b);
+
+    if (again && !(shared && s->shares && s->shares[b] > 0))
+        problem(c, "block %u of group %u is referenced twice (%s)", b, s->id, what);
+    if (shared && numbers(c, s, &s->shares))
+        s->shares[b]++;
+    bitmap_set_run(s->bits, b, 1);
+    s->count += !again;
+}
+
 static void reference(struct check *c, uint32_t space, uint64_t block, uint32_t blocks,
-                      enum group_purpose purpose, const char *what)
+                      enum group_purpose purpose, bool shared, const char *what)
 {
     struct group *g = group_find(c->volume->groups, space);
     struct seen *s = g ? seen_find(c, space) : NULL;
@@ -69,13 +96,48 @@ static void reference(struct check *c, uint32_t space, uint64_t block, uint32_t 
                 blocks, space);
         return;
     }
-    for (uint32_t i = 0; i < blocks; i++) {
-        uint32_t b = (uint32_t)block + i;
-        if (bitmap_get(s->bits, b))
-            problem(c, "block %u of group %u is referenced twice (%s)", b, space, what);
-        bitmap_set_run(s->bits, b, 1);
-        s->count++;
+    for (uint32_t i = 0; i < blocks; i++)
+        reference_block(c, s, (uint32_t)block + i, shared, what);
+}
+
+static void on_refcount(struct check *c, const struct tree_key *key, const void *value, uint32_t len)
+{
+    uint64_t blocks;
+    uint32_t count;
+
+    c->ref_items++;
+    if (refs_decode(key, value, len, &blocks, &count)) {
+        problem(c, "a reference count of space %llu at block %llu is malformed",
+                (unsigned long long)key->object, (unsigned long long)key->offset);
+        return;
     }
+    struct seen *s = seen_find(c, (uint32_t)key->object);
+    if (!s || key->offset + blocks > s->blocks) {
+        problem(c, "a reference count names blocks %llu+%llu of group %llu, which does not have them",
+                (unsigned long long)key->offset, (unsigned long long)blocks, (unsigned long long)key->object);
+        return;
+    }
+    for (uint64_t b = key->offset; numbers(c, s, &s->counts) && b < key->offset + blocks; b++) {
+        if (s->counts[b])
+            problem(c, "two reference counts name block %llu of group %u", (unsigned long long)b, s->id);
+        s->counts[b] = count;
+    }
+}
+
+/* R1 and R2 of refs.c. */
+static void compare_counts(struct check *c, const struct seen *s)
+{
+    uint32_t bad = 0, first = 0;
+
+    for (uint32_t b = 0; (s->shares || s->counts) && b < s->blocks; b++) {
+        uint32_t shares = s->shares ? s->shares[b] : 0, count = s->counts ? s->counts[b] : 0;
+        if ((shares >= 2 ? shares : 0) == count)
+            continue;
+        first = bad++ ? first : b;
+    }
+    if (bad)
+        problem(c, "group %u, blocks from %u on: the reference counts of %u blocks are wrong", s->id, first,
+                bad);
 }
 
 static int on_node(void *ctx, const struct disk_node_pointer *p, const struct tree_key *low)
@@ -84,7 +146,7 @@ static int on_node(void *ctx, const struct disk_node_pointer *p, const struct tr
 
     (void)low;
     c->report->nodes++;
-    reference(c, le32_get(p->space), le64_get(p->block), NODE_BLOCKS, GROUP_TREE, "a tree node");
+    reference(c, le32_get(p->space), le64_get(p->block), NODE_BLOCKS, GROUP_TREE, false, "a tree node");
     return 0;
 }
 
@@ -94,8 +156,11 @@ static int on_item(void *ctx, const struct tree_key *key, const void *value, uin
     struct extent e;
 
     c->report->items++;
-    if (!c->in_head)
+    if (!c->in_head) {
+        if (key->type == ITEM_REFCOUNT)
+            on_refcount(c, key, value, len);
         return 0;
+    }
     if (key->type < ITEM_HEAD_FIRST)
         problem(c, "object %llu has an item of type %u, which is not a file's",
                 (unsigned long long)key->object, key->type);
@@ -118,7 +183,7 @@ static int on_item(void *ctx, const struct tree_key *key, const void *value, uin
     if (e.flags & (EXTENT_ZERO | EXTENT_LOST))
         return 0;
     c->report->data_blocks += e.blocks;
-    reference(c, e.space, e.block, e.blocks, GROUP_DATA, "an extent");
+    reference(c, e.space, e.block, e.blocks, GROUP_DATA, e.flags & EXTENT_SHARED, "an extent");
     return 0;
 }
 
@@ -214,7 +279,14 @@ int volume_verify(struct volume *v, struct volume_verify *r)
     if (!err)
         err = tree_walk(&v->head, &ops);
     if (!err)
+        err = c.err;
+    if (!err)
         err = compare_all(&c);
+    for (size_t i = 0; !err && i < c.group_count; i++)
+        compare_counts(&c, &c.groups[i]);
+    if (!err && c.ref_items != v->space.ref_items)
+        problem(&c, "the volume counts %llu items of references, but there are %llu",
+                (unsigned long long)v->space.ref_items, (unsigned long long)c.ref_items);
     if (!err && r->data_blocks != v->data_blocks)
         problem(&c, "the head says that it has %llu data blocks, but it has %llu",
                 (unsigned long long)v->data_blocks, (unsigned long long)r->data_blocks);
@@ -224,8 +296,11 @@ int volume_verify(struct volume *v, struct volume_verify *r)
     if (!err && r->nodes != v->tree_nodes)
         problem(&c, "the volume counts %llu tree nodes, but there are %llu",
                 (unsigned long long)v->tree_nodes, (unsigned long long)r->nodes);
-    for (size_t i = 0; i < c.group_count; i++)
+    for (size_t i = 0; i < c.group_count; i++) {
         free(c.groups[i].bits);
+        free(c.groups[i].shares);
+        free(c.groups[i].counts);
+    }
     free(c.groups);
     return err;
 }

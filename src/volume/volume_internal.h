@@ -147,7 +147,8 @@ struct extent {
     uint32_t blocks;
     uint32_t space;
     uint64_t block;
-    uint64_t birth;
+    uint64_t birth;   /* of its blocks */
+    uint64_t logical; /* since when it is here; 0: as birth */
     uint8_t flags;
     const uint8_t *sums; /* into the item: borrowed as the cursor's value */
 };
@@ -162,6 +163,20 @@ static inline struct tree_key extent_key(uint64_t object, uint64_t block)
 /* Takes the range out of the head tree (prepared for it, with two puts to spare), freeing what it named. */
 int extent_remove_now(struct volume *v, uint64_t object, uint64_t block, uint64_t blocks) MUST_CHECK;
 void extent_put_now(struct volume *v, const struct extent *e);
+/* What one clone does at most: bounds what is prepared. */
+#define CLONE_EXTENTS_MAX 32u
+#define CLONE_BLOCKS_MAX  2048u
+#define CLONE_PUT_BYTES                                                                 \
+    (CLONE_EXTENTS_MAX * (uint32_t)sizeof(struct disk_extent) + CLONE_BLOCKS_MAX * 4u + \
+     3u * (uint32_t)EXTENT_ITEM_MAX)
+#define CLONE_PUTS (CLONE_EXTENTS_MAX + 3u)
+struct clone {
+    uint64_t from, from_block, to, to_block;
+    uint64_t blocks;     /* in: wanted; both ranges are prepared so far. Out: done */
+    uint64_t new_blocks; /* out: that `to` has there now, of data, kept zeroes and lost ones */
+};
+/* Makes `to` share what `from` has; what it had there is removed. The tree is prepared for CLONE_PUTS. */
+int extent_clone_now(struct volume *v, struct clone *c) MUST_CHECK;
 
 /* ---- change.c ---- */
 /* A record of the change, in its batch: returns the body's place. */

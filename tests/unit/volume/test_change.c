@@ -1,55 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Atomic changes of items and data, on real files. */
-#include "volume_test.h"
-
-#include "volume/verify.h"
+#include "change_test.h"
 
 #define ITEM_SIZE 104u
 
-struct world {
-    struct pool pool;
-    struct uuid id;
-    struct volume *v;
-};
-
 /* ---- Helpers ---- */
-
-static may_yield void world_open(struct world *w, const char *protection)
-{
-    struct volume_create_options o = {
-        .name = "f", .kind = VOLUME_KIND_FS, .size_bytes = 64 * MIB, .system_runs = 64};
-
-    pool_open(&w->pool);
-    CHECK_EQ(protection_parse(protection, &o.protection), 0);
-    CHECK_EQ(volume_create(&w->pool.env, &o, &w->id), 0);
-    CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0);
-}
-
-static may_yield void world_close(struct world *w)
-{
-    if (w->v)
-        CHECK_EQ(volume_close(w->v), 0);
-    pool_close(&w->pool);
-}
-
-/* Stops as a killed process does: what the kernel has stays, nothing else is written. Then opens again, with
- * nothing in the cache. */
-static may_yield bool crash(struct world *w)
-{
-    volume_fail(w->v, ERR_SHORT_IO, "the test");
-    CHECK(volume_close(w->v) != 0);
-    w->v = NULL;
-    pool_close(&w->pool);
-    pool_open(&w->pool);
-    return CHECK_EQ(volume_open(&w->pool.env, w->id, &w->v), 0);
-}
-
-static may_yield bool verified(struct world *w)
-{
-    struct volume_verify r = {0};
-
-    return CHECK_EQ(volume_verify(w->v, &r), 0) && CHECK_EQ(r.problems, 0);
-}
 
 static struct tree_key inode(uint64_t n)
 {
@@ -105,26 +60,6 @@ static may_yield uint64_t get(struct volume *v, uint64_t n)
     return value.n;
 }
 
-static may_yield struct page_vec *data_make(uint32_t blocks, uint8_t byte, uint32_t *sums)
-{
-    struct page_vec *vec = calloc(1, sizeof(*vec));
-    struct page *page;
-
-    CHECK_EQ(page_alloc_wait(blocks, DEADLINE_NEVER, &page), 0);
-    memset(page->data, byte, (size_t)blocks * BLOCK_SIZE);
-    crc32c_blocks(page->data, (size_t)blocks * BLOCK_SIZE, sums);
-    vec->run_count = 1;
-    vec->blocks = blocks;
-    vec->runs[0] = (struct page_run){page, blocks};
-    return vec;
-}
-
-static void data_free(struct page_vec *vec)
-{
-    page_vec_put(vec);
-    free(vec);
-}
-
 /* Blocks of data and the object's item in one change. */
 static may_yield int put_file(struct volume *v, uint64_t object, uint64_t block, uint32_t blocks,
                               uint8_t byte, uint32_t flags, uint32_t *ret_freed)
@@ -152,20 +87,6 @@ static may_yield int put_file(struct volume *v, uint64_t object, uint64_t block,
     return r;
 }
 
-static may_yield bool holds(struct volume *v, uint64_t object, uint64_t block, uint8_t byte)
-{
-    struct page_vec *vec = calloc(1, sizeof(*vec));
-    int r = volume_read(v, object, block, 1, vec);
-    bool good = !r;
-
-    for (uint32_t i = 0; !r && i < BLOCK_SIZE; i++)
-        good &= (vec->runs[0].page ? vec->runs[0].page->data[i] : 0) == byte;
-    if (!r)
-        page_vec_put(vec);
-    free(vec);
-    return good;
-}
-
 /* ---- Crash ---- */
 
 static may_yield void items_and_data(void *arg)
@@ -190,14 +111,14 @@ static may_yield void items_and_data(void *arg)
         CHECK_EQ(get(w.v, 120), 6);
         CHECK_EQ(get(w.v, 130), 5);
         CHECK_EQ(get(w.v, 150), -1);
-        CHECK(holds(w.v, 7, 3, 0x11));
-        CHECK(holds(w.v, 7, 11, 0x22));
-        CHECK(holds(w.v, 7, 12, 0x11));
-        CHECK(holds(w.v, 7, 43, 0));
-        CHECK(holds(w.v, 9, (UINT64_C(1) << 51) - 1, 0x33));
+        CHECK(data_holds(w.v, 7, 3, 0x11));
+        CHECK(data_holds(w.v, 7, 11, 0x22));
+        CHECK(data_holds(w.v, 7, 12, 0x11));
+        CHECK(data_holds(w.v, 7, 43, 0));
+        CHECK(data_holds(w.v, 9, (UINT64_C(1) << 51) - 1, 0x33));
         if (round == 1)
-            CHECK(verified(&w));
-        if (round == 2 || !crash(&w))
+            CHECK(world_verified(&w));
+        if (round == 2 || !world_crash(&w))
             break;
     }
     world_close(&w);
@@ -264,11 +185,11 @@ static may_yield void big_change(void *arg)
     uint64_t records = w.v->log.records;
     CHECK_EQ(put_big(w.v, 50, 0x77), 0);
     CHECK_EQ(w.v->log.records - records, BIG_ITEMS);
-    if (crash(&w)) {
+    if (world_crash(&w)) {
         for (uint32_t i = 93; i < 100; i++)
             CHECK(big_is(w.v, 1 + i % 7, (uint8_t)i));
         CHECK(big_is(w.v, 50, 0x77));
-        CHECK(verified(&w));
+        CHECK(world_verified(&w));
     }
     world_close(&w);
 }
@@ -348,7 +269,7 @@ static may_yield void cold(void *arg)
             if (!CHECK_EQ(put_many(w.v, k, 1, k + 1000, 0), 0))
                 break;
     CHECK_EQ(volume_commit(w.v), 0);
-    if (crash(&w)) {
+    if (world_crash(&w)) {
         CHECK_EQ(follow(w.v, 5, 42, &turns), 0);
         CHECK_EQ(turns, 5); /* the first item is known beforehand, each other one by the one before */
         CHECK_EQ(get(w.v, 4001), 42);
@@ -437,7 +358,7 @@ static may_yield void many(void *arg)
         CHECK_EQ(a[i].result, 0);
     }
     CHECK_EQ(get(w.v, 1), FIBERS * ROUNDS);
-    if (crash(&w)) {
+    if (world_crash(&w)) {
         CHECK_EQ(get(w.v, 1), FIBERS * ROUNDS);
         for (uint32_t i = 0; i < FIBERS; i++)
             CHECK_EQ(get(w.v, 1000 + i * 1000), 0);
@@ -509,8 +430,8 @@ static may_yield void full(void *arg)
         CHECK_EQ(fiber_sleep(100 * NSEC_PER_MSEC), 0);
     }
     CHECK_EQ(r, 0);
-    CHECK(verified(&w));
-    CHECK(holds(w.v, 18, 255, 18));
+    CHECK(world_verified(&w));
+    CHECK(data_holds(w.v, 18, 255, 18));
     world_close(&w);
 }
 
@@ -643,23 +564,24 @@ static may_yield void random_changes(void *arg)
             items[o] = bytes[o] = 0;
             break;
         case 6:
-            good =
-                CHECK_EQ(get(w.v, o), items[o] ? items[o] : UINT64_MAX) && CHECK(holds(w.v, o, 0, bytes[o]));
+            good = CHECK_EQ(get(w.v, o), items[o] ? items[o] : UINT64_MAX) &&
+                   CHECK(data_holds(w.v, o, 0, bytes[o]));
             break;
         default:
             if (step % 5 == 0)
                 good = CHECK_EQ(volume_commit(w.v), 0);
             volume_check(w.v);
             if (step % 7 == 0) {
-                good = crash(&w) && CHECK(volume_verifier(w.v) != verifier);
+                good = world_crash(&w) && CHECK(volume_verifier(w.v) != verifier);
                 verifier = w.v ? volume_verifier(w.v) : 0;
             }
             good = good && CHECK_EQ(volume_inode_count(w.v), count);
         }
     }
     for (uint64_t o = 1; good && o < MODEL_OBJECTS; o++)
-        good = CHECK_EQ(get(w.v, o), items[o] ? items[o] : UINT64_MAX) && CHECK(holds(w.v, o, 0, bytes[o]));
-    CHECK(verified(&w));
+        good =
+            CHECK_EQ(get(w.v, o), items[o] ? items[o] : UINT64_MAX) && CHECK(data_holds(w.v, o, 0, bytes[o]));
+    CHECK(world_verified(&w));
     world_close(&w);
 }
 
