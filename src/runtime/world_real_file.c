@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define ZERO_STEP_BYTES MIB
+#define READS_EARLY     2u /* entries in the ring that one submission is worth */
 
 /* How a write is made durable; see file_dsync_way(). */
 enum dsync_way { DSYNC_FLAG, DSYNC_PAIR };
@@ -493,6 +494,17 @@ static void queue_sync(struct real_world *w, struct file_io *io, uint64_t tag)
     io_uring_sqe_set_data64(sqe, (uintptr_t)io | tag);
 }
 
+/* Reads go to the kernel a few at a time, so that the drive works while the rest of the turn does; but not
+ * neighbours, which the kernel joins when they come together. Writes wait for the turn's log batch anyway. */
+static void read_early(struct real_world *w, const struct file_io *io)
+{
+    bool neighbour = io->file == w->read_file && io->offset == w->read_end;
+    w->read_file = io->file;
+    w->read_end = io->offset + io->len;
+    if (!neighbour && io_uring_sq_ready(&w->ring) >= READS_EARLY)
+        (void)io_uring_submit(&w->ring); /* what it does not take now stays for the end of the turn */
+}
+
 void real_file_submit(struct file_io *io)
 {
     struct real_world *w = real_world_of(io->file->reactor);
@@ -529,6 +541,8 @@ void real_file_submit(struct file_io *io)
     if (f->slot >= 0)
         sqe->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data64(sqe, (uintptr_t)io | tag);
+    if (io->op == FILE_READ)
+        read_early(w, io);
 }
 
 void real_file_completed(struct real_world *w, struct file_io *io, uint64_t tag, int32_t result)

@@ -26,13 +26,15 @@
 
 struct real_world {
     struct io_uring ring;
-    bool buffers_registered;   /* the table of registered buffers exists */
-    bool wake_armed;           /* a read of the eventfd is in the ring */
-    uint64_t wake_value;       /* where it reads to */
-    struct list finished;      /* struct file_io that are done without the ring's help */
-    uint8_t *chunk_registered; /* by chunk index */
-    bool files_registered;     /* the table of registered files exists */
-    uint8_t *file_slot_used;   /* by slot */
+    bool buffers_registered;      /* the table of registered buffers exists */
+    bool wake_armed;              /* a read of the eventfd is in the ring */
+    uint64_t wake_value;          /* where it reads to */
+    struct list finished;         /* struct file_io that are done without the ring's help */
+    uint8_t *chunk_registered;    /* by chunk index */
+    bool files_registered;        /* the table of registered files exists */
+    uint8_t *file_slot_used;      /* by slot */
+    const struct file *read_file; /* the last read that was queued: only compared */
+    uint64_t read_end;            /* and where it ends in the file, in bytes */
     uint8_t random[512];
     size_t random_left;
 };
