@@ -25,7 +25,7 @@ struct fuse_limits {           /* 0: the default */
     uint64_t greeting_ns;      /* time for it; 10 s */
     uint32_t requests;         /* under way per connection; 512 */
     uint32_t lock_waits;       /* locks that one connection waits for; 1024 */
-    uint64_t connection_bytes; /* payload under way per connection; 32 MiB (one request is always admitted) */
+    uint64_t connection_bytes; /* payload under way per connection; 16 MiB (one request is always admitted) */
     uint64_t away_ns;          /* a mount that lost its connection keeps its opens and locks so long; 60 s */
     uint64_t drain_ns;         /* how long a file system that is removed waits for replies to be read; 5 s */
 };
@@ -47,7 +47,8 @@ const char *fuse_server_address(const struct fuse_server *s);
  * ERR_EXISTS, ERR_INVALID (the name). */
 int fuse_server_add_fs(struct fuse_server *s, const char *name, struct fs *fs) MUST_CHECK may_yield;
 /* From now on nobody finds it; requests under way are finished and answered, then its mounts are disconnected
- * (they wait for it to come back). When it returns nobody uses fs any more. ERR_NOT_FOUND. */
+ * (they wait for it to come back). When it returns nobody uses fs any more. What its mounts have open is not
+ * closed in fs, so that unlinked files stay until they are back: fs_close() must follow. ERR_NOT_FOUND. */
 int fuse_server_remove_fs(struct fuse_server *s, const char *name) MUST_CHECK may_yield;
 
 struct fuse_fs_status {
