@@ -42,6 +42,8 @@ struct volume *fs_volume(const struct fs *fs);
 struct reactor *fs_reactor(const struct fs *fs);
 /* 32 secret bytes for file handles; the volume's life long the same. Borrowed. */
 const uint8_t *fs_handle_secret(const struct fs *fs);
+/* Names that differ only in case are the same name; the case in which one was made is kept. */
+bool fs_case_insensitive(const struct fs *fs);
 
 /* ---- Who asks ---- */
 

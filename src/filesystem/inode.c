@@ -157,3 +157,8 @@ int inode_read(struct fs *fs, uint64_t ino, uint32_t generation, struct inode *r
     *ret = n;
     return 0;
 }
+
+bool fs_case_insensitive(const struct fs *fs)
+{
+    return fs->flags & FS_CASE_INSENSITIVE;
+}

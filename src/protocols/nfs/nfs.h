@@ -40,7 +40,8 @@ int nfs_server_start(const struct nfs_server_options *o, struct nfs_server **ret
  * the connections, frees the server. */
 void nfs_server_stop(struct nfs_server *s) may_yield;
 
-/* Listens on one more address, as for listener_open(): NFS, MOUNT and what else there is. */
+/* Listens on one more address, as for listener_open(): NFS, MOUNT and what else there is. Exports should be
+ * added before: a client that comes back after a restart would be told that its files are gone. */
 int nfs_server_listen(struct nfs_server *s, const char *address) MUST_CHECK may_yield;
 /* Where the index-th of these listeners really listens; NULL past the last. Borrowed. */
 const char *nfs_server_address(const struct nfs_server *s, uint32_t index);
