@@ -236,6 +236,86 @@ static void loop_listener_close(struct listener *listener)
     free(l);
 }
 
+/* ---- Datagrams ---- */
+
+struct loop_socket {
+    struct datagram_socket base;
+    struct list link, inbox;
+    struct waitq changed;
+};
+struct loop_datagram {
+    struct list link;
+    char from[WORLD_ADDRESS_SIZE];
+    size_t len;
+    uint8_t data[];
+};
+
+static int loop_datagram_open(struct reactor *r, const char *address, struct datagram_socket **ret)
+{
+    struct loop_world *w = world_of(r);
+    LIST_FOREACH (&w->sockets, l) {
+        if (strcmp(CONTAINER_OF(l, struct loop_socket, link)->base.address, address) == 0)
+            return ERR_SYS(EADDRINUSE);
+    }
+    struct loop_socket *s = calloc(1, sizeof(*s));
+    assert(s != NULL);
+    s->base.reactor = r;
+    snprintf(s->base.address, sizeof(s->base.address), "%s", address);
+    list_init(&s->inbox);
+    waitq_init(&s->changed);
+    list_append(&w->sockets, &s->link);
+    *ret = &s->base;
+    return 0;
+}
+
+static void loop_datagram_close(struct datagram_socket *d)
+{
+    struct loop_socket *s = CONTAINER_OF(d, struct loop_socket, base);
+    for (struct list *l; (l = list_pop(&s->inbox)) != NULL;)
+        free(CONTAINER_OF(l, struct loop_datagram, link));
+    list_remove(&s->link);
+    free(s);
+}
+
+static may_yield int loop_datagram_recv(struct datagram_socket *d, void *buf, size_t size,
+                                        uint64_t deadline_ns, size_t *ret_len, char *from)
+{
+    struct loop_socket *s = CONTAINER_OF(d, struct loop_socket, base);
+    int err = 0;
+    while (err == 0 && list_empty(&s->inbox))
+        err = waitq_wait(&s->changed, deadline_ns);
+    if (err != 0)
+        return err;
+    struct loop_datagram *g = CONTAINER_OF(list_pop(&s->inbox), struct loop_datagram, link);
+    *ret_len = MIN(g->len, size);
+    memcpy(buf, g->data, *ret_len);
+    memcpy(from, g->from, sizeof(g->from));
+    free(g);
+    return 0;
+}
+
+static int loop_datagram_send(struct datagram_socket *d, const char *to, const void *buf, size_t len)
+{
+    struct loop_world *w = world_of(d->reactor);
+    if (w->lose > 0) {
+        w->lose--;
+        return 0;
+    }
+    LIST_FOREACH (&w->sockets, l) {
+        struct loop_socket *s = CONTAINER_OF(l, struct loop_socket, link);
+        if (strcmp(s->base.address, to) != 0)
+            continue;
+        struct loop_datagram *g = calloc(1, sizeof(*g) + len);
+        assert(g != NULL);
+        snprintf(g->from, sizeof(g->from), "%s", d->address);
+        g->len = len;
+        memcpy(g->data, buf, len);
+        list_append(&s->inbox, &g->link);
+        waitq_wake_all(&s->changed);
+    }
+    return 0;
+}
+
 /* ---- The world ---- */
 
 static uint64_t loop_now_ns(struct reactor *r)
@@ -275,6 +355,10 @@ const struct world_ops loop_world_ops = {
     .stream_sendv = loop_sendv,
     .stream_shutdown = loop_shutdown,
     .stream_close = loop_close,
+    .datagram_open = loop_datagram_open,
+    .datagram_close = loop_datagram_close,
+    .datagram_recv = loop_datagram_recv,
+    .datagram_send = loop_datagram_send,
 };
 
 void loop_world_init(struct loop_world *w)
@@ -282,13 +366,14 @@ void loop_world_init(struct loop_world *w)
     memset(w, 0, sizeof(*w));
     test_world_init(&w->base);
     list_init(&w->listeners);
+    list_init(&w->sockets);
     w->peer_ip = "127.0.0.1";
     w->pipe_bytes = 64 * KIB;
 }
 
 void loop_world_done(struct loop_world *w)
 {
-    assert(list_empty(&w->listeners));
+    assert(list_empty(&w->listeners) && list_empty(&w->sockets));
     test_world_done(&w->base);
 }
 

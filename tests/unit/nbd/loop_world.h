@@ -8,13 +8,14 @@
 
 struct loop_world {
     struct test_world base; /* first: the test world's functions take it from the reactor's context */
-    struct list listeners;
+    struct list listeners, sockets;
     const char *peer_ip; /* of the next connections, as the server sees them; "": a Unix socket */
     size_t pipe_bytes;   /* capacity of one direction */
     size_t recv_max;     /* bytes of one receive of the accepting side; 0: all there is */
     int accept_error;    /* returned by the next accept instead; 0: none */
     uint32_t streams;    /* open ends */
     uint64_t sends;      /* calls of sendv */
+    uint32_t lose;       /* datagrams to be lost next */
 };
 
 extern const struct world_ops loop_world_ops; /* world_ctx: struct loop_world */
