@@ -112,7 +112,7 @@ static may_yield int load(struct fs *fs)
     uint8_t bytes[sizeof(d)];
     int r = volume_item_get(fs->volume, fs_key, bytes, sizeof(bytes), &len);
 
-    if (r == ERR_NOT_FOUND || r == ERR_INVALID)
+    if (r == ERR_INVALID)
         r = ERR_VOLUME_CORRUPT;
     if (!r)
         r = disk_fs_decode(bytes, len, &d);

@@ -34,7 +34,8 @@ struct fs_format_options {
 /* In an open, empty volume of kind "fs". Durable when it returns. */
 int fs_format(struct volume *v, const struct fs_format_options *o) MUST_CHECK may_yield;
 /* Reads what is needed, starts the reaper. Borrows the volume until fs_close(). Orphans are kept for
- * grace_ns, so that who had them open can come back (fs_open_reclaim). */
+ * grace_ns, so that who had them open can come back (fs_open_reclaim). ERR_NOT_FOUND: there is none yet
+ * (fs_format()). */
 int fs_open(struct volume *v, uint64_t grace_ns, struct fs **ret) MUST_CHECK may_yield;
 /* No call may be under way. Stops background work where it stands. */
 void fs_close(struct fs *fs) may_yield;

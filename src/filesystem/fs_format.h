@@ -13,12 +13,13 @@
 
 #define FS_FORMAT_VERSION 1u
 
-#define FS_INO_ROOT     UINT64_C(1)
-#define FS_INO_FIRST    UINT64_C(16) /* of files; below: the root, and objects of the file system's own */
-#define FS_INO_MAX      ((UINT64_C(1) << 48) - 1) /* above: the constituent (DESIGN 9) */
-#define FS_OBJECT_FS    UINT64_C(2)               /* (2, ITEM_FS, 0): disk_fs */
-#define FS_OBJECT_LISTS UINT64_C(3) /* (3, ITEM_ORPHAN, ino), (3, ITEM_REPLY, slot), (3, ITEM_QUOTA, ino) … \
-                                     */
+#define FS_INO_ROOT  UINT64_C(1)
+#define FS_INO_FIRST UINT64_C(16) /* of files; below: the root, and objects of the file system's own */
+#define FS_INO_MAX   ((UINT64_C(1) << 48) - 1) /* above: the constituent (DESIGN 9) */
+#define FS_OBJECT_FS UINT64_C(2)               /* (2, ITEM_FS, 0): disk_fs */
+#define FS_OBJECT_LISTS                                                                   \
+    UINT64_C(3) /* (3, ITEM_ORPHAN, ino), (3, ITEM_REPLY, slot), (3, ITEM_QUOTA, ino) … \
+                 */
 #define FS_NAME_MAX    255u
 #define FS_SYMLINK_MAX 4095u
 #define FS_INLINE_MAX  2048u /* bytes of a regular file that may lie in the tree */

@@ -225,13 +225,13 @@ static int rename_check(struct rename_op *op, struct change *c)
     if (!from->found)
         return ERR_FS_NOT_FOUND;
     bool same_name = to->found && to->b == from->b && to->slot == from->slot;
-    if (to->found && !same_name && (op->flags & FS_RENAME_NOREPLACE))
+    bool same_bytes =
+        from->name.len == to->name.len && memcmp(from->name.bytes, to->name.bytes, from->name.len) == 0;
+    if (to->found && (!same_name || same_bytes) && (op->flags & FS_RENAME_NOREPLACE))
         return ERR_FS_EXISTS;
     if (!to->found && exchanges(op))
         return ERR_FS_NOT_FOUND;
-    if (to->found && from->ino == to->ino &&
-        (!same_name ||
-         (from->name.len == to->name.len && memcmp(from->name.bytes, to->name.bytes, from->name.len) == 0)))
+    if (to->found && from->ino == to->ino && (!same_name || same_bytes))
         return 1;
     r = side_allowed(op, c, from);
     if (!r)
