@@ -23,7 +23,7 @@ static void usage(FILE *out)
             "  --jobs N           processes at a time (default: one a core)\n"
             "  --max-failures N   stop after so many (default 10; 0: never)\n"
             "  --in-process       of --seed: not in a child, for a debugger\n"
-            "  --target NAME      volume (default) or toy\n"
+            "  --target NAME      volume (default), fs or toy\n"
             "  --mutant NAME      a bug of the simulated world that the checker must find within the seeds:\n"
             "                     no-sync early-ack no-dsync stale-read wrong-block\n");
 }
@@ -54,6 +54,8 @@ static int run_one(const struct runner_options *o, uint64_t seed, bool in_proces
     so.seed = seed;
     struct sim_swarm w;
     swarm_draw(seed, &w);
+    if (so.target == &sim_target_fs_ops)
+        swarm_for_files(&w);
     swarm_print(&w, stdout);
     fflush(stdout);
     struct seed_result r;
@@ -119,7 +121,8 @@ static int run_file(const struct runner_options *o, const char *path)
 /* "": the default. NULL: there is none of this name. */
 static const struct sim_target_ops *target_of(const char *name)
 {
-    static const struct sim_target_ops *const targets[] = {&sim_target_volume_ops, &sim_target_toy_ops};
+    static const struct sim_target_ops *const targets[] = {&sim_target_volume_ops, &sim_target_fs_ops,
+                                                           &sim_target_toy_ops};
     for (size_t i = 0; i < ARRAY_SIZE(targets); i++)
         if (name[0] == '\0' || strcmp(name, targets[i]->name) == 0)
             return targets[i];

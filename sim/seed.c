@@ -88,18 +88,28 @@ void seed_life_begin(struct seed *s, enum seed_phase phase, void (*fn)(void *arg
     assert(err == 0);
 }
 
+static void verify(struct seed *s) may_yield;
+static void verify(struct seed *s)
+{
+    const struct sim_work_ops *work = s->o->target->work;
+    (work != NULL ? work->verify : workload_verify)(s);
+}
+
 void seed_crash(struct seed *s)
 {
     if (s->phase == PHASE_OPEN)
         sim_count_fault(s->sim, SIM_FAULT_CRASH_IN_RECOVERY);
     s->crashes++;
-    if (sim_chance(&s->random, s->w.power_ppm)) {
+    bool power = sim_chance(&s->random, s->w.power_ppm);
+    if (power) {
         sim_node_power_loss(s->node, &s->w.power_loss);
         model_power_loss(s->model);
     } else {
         sim_node_kill(s->node);
         model_kill(s->model);
     }
+    if (s->o->target->work != NULL)
+        s->o->target->work->crash(s, power);
     s->target = NULL;
 }
 
@@ -149,9 +159,11 @@ static void work_main(void *arg) fiber_role_assumed
     if (!seed_open_target(s))
         return;
     s->phase = PHASE_WORK;
-    if (sim_random_below(&s->random, 3) == 0)
-        workload_verify(s);
-    workload_run(s);
+    const struct sim_work_ops *work = s->o->target->work;
+    if (work != NULL || sim_random_below(&s->random, 3) == 0)
+        verify(s);
+    if (!s->failed)
+        (work != NULL ? work->run : workload_run)(s);
     if (!s->failed && s->w.rest)
         workload_rest(s);
     if (!s->failed)
@@ -238,13 +250,13 @@ static void last_main(void *arg) fiber_role_assumed
     if (!seed_open_target(s))
         return;
     s->phase = PHASE_LAST;
-    workload_verify(s);
+    verify(s);
     if (!s->failed)
         make_whole(s);
     if (!s->failed)
         check_inside(s);
     if (!s->failed)
-        workload_verify(s);
+        verify(s);
     if (s->failed)
         return;
     int err = s->target->ops->close(s->target);
@@ -341,6 +353,8 @@ void seed_make(struct seed *s, const struct seed_options *o, const struct sim_sw
         assert(f != NULL);
     }
     s->model = model_new(o->seed, s->w.volume_blocks);
+    if (o->target->work != NULL)
+        o->target->work->setup(s);
     log_set_sink(log_sink, s);
 }
 
@@ -352,6 +366,8 @@ void seed_run(const struct seed_options *o, struct seed_result *ret)
     swarm_draw(o->seed, &w);
     if (o->target == &sim_target_toy_ops)
         w.victims = 0;
+    if (o->target == &sim_target_fs_ops)
+        swarm_for_files(&w);
     seed_make(s, o, &w);
 
     phase_create(s);

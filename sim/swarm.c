@@ -111,6 +111,17 @@ void swarm_draw(uint64_t seed, struct sim_swarm *ret)
     *ret = w;
 }
 
+void swarm_for_files(struct sim_swarm *w)
+{
+    w->clients = MIN(w->clients, 6u);
+    w->ops = 200 + w->ops % 100;
+    w->crash_span = MIN(w->crash_span, 1000u);
+    w->volume_blocks_max = w->volume_blocks;
+    /* What rots must be a known client's known block; names have no stamp. */
+    if (w->copies == 1)
+        w->rot = w->rest = false;
+}
+
 void swarm_print(const struct sim_swarm *w, FILE *out)
 {
     static const char *const names[SWARM_OPS] = {"read",   "write", "unmap", "zero", "flush",

@@ -66,6 +66,8 @@ struct sim_swarm {
 };
 
 void swarm_draw(uint64_t seed, struct sim_swarm *ret);
+/* The same for clients of a file system: an operation is several of a block device's. */
+void swarm_for_files(struct sim_swarm *w);
 void swarm_print(const struct sim_swarm *w, FILE *out);
 
 #endif

@@ -27,8 +27,20 @@ struct sim_target_status {
     int redundancy_left;
 };
 
+struct seed;
+/* What clients do, where it is not the reading and writing of blocks. */
+struct sim_work_ops {
+    void (*setup)(struct seed *s);
+    /* After opening, and at any time when no client works: everything is as it must be. */
+    void (*verify)(struct seed *s);
+    void (*run)(struct seed *s);
+    /* The process died; power: with what was not flushed. */
+    void (*crash)(struct seed *s, bool power);
+};
+
 struct sim_target_ops {
     const char *name;
+    const struct sim_work_ops *work; /* NULL: blocks (workload.c) */
     /* Makes pool and volume from nothing. Repeated after a crash in the middle of it. */
     int (*create)(struct sim_node *n, const struct sim_swarm *w);
     int (*open)(struct sim_node *n, const struct sim_swarm *w, struct sim_target **ret);
@@ -56,6 +68,7 @@ struct sim_target_ops {
 };
 
 extern const struct sim_target_ops sim_target_volume_ops;
+extern const struct sim_target_ops sim_target_fs_ops; /* a file system in the volume */
 extern const struct sim_target_ops sim_target_toy_ops;
 
 /* "/n0/drive-3" and the like. */

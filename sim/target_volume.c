@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The product on a simulated node: drives, coordinator and one volume, put together as ashlard does it. */
 #include "cluster/coord.h"
+#include "filesystem/fs_verify.h"
 #include "runtime/error.h"
+#include "sim/fs_work.h"
 #include "sim/target.h"
 #include "volume/shortage.h"
 #include "volume/tree.h"
@@ -29,6 +31,7 @@ struct volume_target {
     struct volume_env env;
     struct volume_shortage shortage;
     struct volume *volume;
+    struct fs *fs; /* of a target with one */
 };
 
 static struct volume *volume_of(struct sim_target *t)
@@ -143,8 +146,35 @@ static int place_fill(struct place *p, uint32_t spare)
     return 0;
 }
 
-static int volume_target_create(struct sim_node *n, const struct sim_swarm *w) may_yield;
-static int volume_target_create(struct sim_node *n, const struct sim_swarm *w)
+/* The file system of a new volume, with a directory for each client. */
+static int files_make(const struct volume_env *env, struct uuid id, const struct sim_swarm *w) may_yield;
+static int files_make(const struct volume_env *env, struct uuid id, const struct sim_swarm *w)
+{
+    struct volume *v;
+    struct fs *fs = NULL;
+    int err = volume_open(env, id, &v);
+    if (err != 0)
+        return err;
+    err = fs_format(v, &(struct fs_format_options){0});
+    if (err == 0)
+        err = fs_open(v, 0, &fs);
+    for (uint32_t i = 0; err == 0 && i < w->clients; i++) {
+        char name[24];
+        struct fs_attr attr;
+        bool created;
+        struct fs_request rq = {.cred = {.trusted = true}, .durable = true};
+        struct fs_create c = {.type = FS_DIRECTORY, .attr = {.valid = FS_SET_MODE, .mode = 0755}};
+        fs_work_directory(i, name);
+        err = fs_create(fs, &rq, FS_INO_ROOT, name, (uint32_t)strlen(name), &c, &attr, &created, NULL);
+    }
+    if (fs != NULL)
+        fs_close(fs);
+    int closed = volume_close(v);
+    return err != 0 ? err : closed;
+}
+
+static int target_create(struct sim_node *n, const struct sim_swarm *w, bool files) may_yield;
+static int target_create(struct sim_node *n, const struct sim_swarm *w, bool files)
 {
     for (uint32_t i = 0; i < w->drives; i++) {
         char path[SIM_PATH_SIZE], why[256] = "";
@@ -166,7 +196,7 @@ static int volume_target_create(struct sim_node *n, const struct sim_swarm *w)
         err = place_fill(&p, w->spare_slabs);
     struct volume_env env = {.coord = p.coord, .drives = &p.set, .cache = p.cache, .node = w->pool};
     struct volume_create_options o = {.name = VOLUME_NAME,
-                                      .kind = "block",
+                                      .kind = files ? "fs" : "block",
                                       .size_bytes = w->volume_blocks * BLOCK_SIZE,
                                       .system_runs = w->system_runs};
     if (err == 0)
@@ -174,8 +204,22 @@ static int volume_target_create(struct sim_node *n, const struct sim_swarm *w)
     struct uuid id;
     if (err == 0)
         err = volume_create(&env, &o, &id);
+    if (err == 0 && files)
+        err = files_make(&env, id, w);
     place_close(&p);
     return err;
+}
+
+static int volume_target_create(struct sim_node *n, const struct sim_swarm *w) may_yield;
+static int volume_target_create(struct sim_node *n, const struct sim_swarm *w)
+{
+    return target_create(n, w, false);
+}
+
+static int fs_target_create(struct sim_node *n, const struct sim_swarm *w) may_yield;
+static int fs_target_create(struct sim_node *n, const struct sim_swarm *w)
+{
+    return target_create(n, w, true);
 }
 
 static int find_volume(struct place *p, struct uuid *ret) may_yield;
@@ -232,10 +276,36 @@ static int volume_target_open(struct sim_node *n, const struct sim_swarm *w, str
     return 0;
 }
 
+static int fs_target_open(struct sim_node *n, const struct sim_swarm *w, struct sim_target **ret) may_yield;
+static int fs_target_open(struct sim_node *n, const struct sim_swarm *w, struct sim_target **ret)
+{
+    struct sim_target *target;
+    int err = volume_target_open(n, w, &target);
+    if (err != 0)
+        return err;
+    struct volume_target *t = CONTAINER_OF(target, struct volume_target, base);
+    target->ops = &sim_target_fs_ops;
+    err = fs_open(t->volume, 0, &t->fs);
+    if (err != 0) {
+        t->fs = NULL;
+        int closed = target->ops->close(target);
+        return closed != 0 ? closed : err;
+    }
+    *ret = target;
+    return 0;
+}
+
+struct fs *fs_work_of(struct seed *s)
+{
+    return CONTAINER_OF(s->target, struct volume_target, base)->fs;
+}
+
 static int volume_target_close(struct sim_target *target) may_yield;
 static int volume_target_close(struct sim_target *target)
 {
     struct volume_target *t = CONTAINER_OF(target, struct volume_target, base);
+    if (t->fs != NULL)
+        fs_close(t->fs);
     int err = volume_close(t->volume);
     place_close(&t->place);
     free(t);
@@ -361,6 +431,26 @@ static int64_t volume_target_verify(struct sim_target *t, char *why, size_t why_
     return err != 0 ? err : (int64_t)v.problems;
 }
 
+static void keep_first_finding(void *ctx, const struct fs_finding *f, const char *sentence)
+{
+    (void)f;
+    keep_first(ctx, sentence);
+}
+
+static int64_t fs_target_verify(struct sim_target *target, char *why, size_t why_size) may_yield;
+static int64_t fs_target_verify(struct sim_target *target, char *why, size_t why_size)
+{
+    struct volume_target *t = CONTAINER_OF(target, struct volume_target, base);
+    struct first_problem first = {why, why_size};
+    struct fs_verify v = {.found = keep_first_finding, .ctx = &first};
+    int64_t problems = volume_target_verify(target, why, why_size);
+    if (problems != 0)
+        return problems;
+    fs_check_memory(t->fs);
+    int err = fs_verify(t->volume, &v);
+    return err != 0 ? err : (int64_t)v.problems;
+}
+
 /* Closed in order, so each copy of each structure of a drive is whole and up to date. */
 static int drive_check_offline(struct sim_node *n, const char *path) may_yield;
 static int drive_check_offline(struct sim_node *n, const char *path)
@@ -412,5 +502,22 @@ const struct sim_target_ops sim_target_volume_ops = {
     .get_status = volume_target_get_status,
     .check = volume_target_check,
     .verify = volume_target_verify,
+    .check_offline = volume_target_check_offline,
+};
+
+/* Clients never touch its blocks. */
+const struct sim_target_ops sim_target_fs_ops = {
+    .name = "fs",
+    .work = &fs_work_ops,
+    .create = fs_target_create,
+    .open = fs_target_open,
+    .close = volume_target_close,
+    .blocks = volume_target_blocks,
+    .commit = volume_target_commit,
+    .scrub = volume_target_scrub,
+    .repair = volume_target_repair,
+    .get_status = volume_target_get_status,
+    .check = volume_target_check,
+    .verify = fs_target_verify,
     .check_offline = volume_target_check_offline,
 };
