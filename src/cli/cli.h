@@ -17,8 +17,8 @@
 #define CLI_USAGE  2
 
 #define CLI_ARGS_MAX    8u
-#define CLI_OPTIONS_MAX 12u
-#define CLI_LIST_MAX    16u
+#define CLI_OPTIONS_MAX 20u
+#define CLI_LIST_MAX    32u
 #define CLI_SOCKET      "/var/lib/ashlar/ashlar.sock"
 
 struct cli;
@@ -119,6 +119,10 @@ double json_double(const json_t *o, const char *key);
 /* Into one of a few static buffers: good for the arguments of one call. "-" where it is absent. */
 const char *text_size(const json_t *o, const char *key);
 const char *text_number(double value);
+const char *text_count(uint64_t value);
+
+/* Everything about a volume or a file system, as a person reads it. */
+void volume_print(struct cli *c, const json_t *v);
 
 /* Progress lines of long work on standard error: redrawn on a terminal, else one each ten seconds. */
 bool cli_progress(struct cli *c, const char *key, json_t *value, void *what);
@@ -145,6 +149,14 @@ int cmd_volume_list(struct cli *c);
 int cmd_volume_show(struct cli *c);
 int cmd_volume_grow(struct cli *c);
 int cmd_volume_delete(struct cli *c);
+int cmd_fs_create(struct cli *c);
+int cmd_fs_list(struct cli *c);
+int cmd_fs_show(struct cli *c);
+int cmd_fs_grow(struct cli *c);
+int cmd_fs_pattern(struct cli *c);
+int cmd_fs_check(struct cli *c);
+int cmd_quota_set(struct cli *c);
+int cmd_quota_list(struct cli *c);
 int cmd_export(struct cli *c);
 int cmd_unexport(struct cli *c);
 int cmd_scrub(struct cli *c);

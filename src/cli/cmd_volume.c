@@ -4,6 +4,8 @@
 
 #include "control/size.h"
 
+#include <stdlib.h>
+
 /* Sizes are multiples of 4 KiB; people's are rounded up to them. */
 static int size_arg(struct cli *c, const char *text, uint64_t *ret)
 {
@@ -83,7 +85,7 @@ static void job_print(struct cli *c, const json_t *v, const char *kind)
     fputc('\n', c->out);
 }
 
-static void volume_print(struct cli *c, const json_t *v)
+void volume_print(struct cli *c, const json_t *v)
 {
     size_t i, k;
     json_t *x, *cidr;
@@ -91,9 +93,16 @@ static void volume_print(struct cli *c, const json_t *v)
             "state", json_text(v, "state"));
     if (json_object_get(v, "why") != NULL)
         fprintf(c->out, "%-16s %s\n", "why", json_text(v, "why"));
-    fprintf(c->out, "%-16s %s\n%-16s %s\n%-16s %s in the volume, %s on drives\n", "protection",
-            json_text(v, "protection"), "size", text_size(v, "size_bytes"), "used",
-            text_size(v, "used_bytes"), text_size(v, "raw_bytes"));
+    fprintf(c->out, "%-16s %s\n", "protection", json_text(v, "protection"));
+    if (json_object_get(v, "size_bytes") != NULL)
+        fprintf(c->out, "%-16s %s\n", "size", text_size(v, "size_bytes"));
+    if (json_object_get(v, "available_bytes") != NULL)
+        fprintf(c->out, "%-16s %s\n%-16s %llu\n", "available", text_size(v, "available_bytes"), "inodes",
+                (unsigned long long)json_number(v, "inodes"));
+    if (json_number(v, "quota_bytes") != 0)
+        fprintf(c->out, "%-16s %s\n", "quota", text_size(v, "quota_bytes"));
+    fprintf(c->out, "%-16s %s in the volume, %s on drives\n", "used", text_size(v, "used_bytes"),
+            text_size(v, "raw_bytes"));
     if (json_object_get(v, "redundancy_left") != NULL)
         fprintf(c->out, "%-16s %s; %lld more drive(s) may be lost\n", "health",
                 json_is_true(json_object_get(v, "healthy")) ? "healthy" : "not fully protected at present",
@@ -105,11 +114,12 @@ static void volume_print(struct cli *c, const json_t *v)
     job_print(c, v, "repair");
     json_array_foreach(json_object_get(v, "exports"), i, x)
     {
-        fprintf(c->out, "%-16s %s%s%s\n%-16s %s\n", "export", json_text(x, "uri"),
+        bool nfs = strcmp(json_text(x, "protocol"), "nfs") == 0;
+        fprintf(c->out, "%-16s %s%s%s\n%-16s %s\n", "export", json_text(x, nfs ? "source" : "uri"),
                 json_is_true(json_object_get(x, "read_only")) ? " (read-only)" : "",
                 json_is_true(json_object_get(x, "active")) ? "" : " (not active)", "",
-                json_text(x, "unix_uri"));
-        json_array_foreach(json_object_get(x, "allow"), k, cidr)
+                json_text(x, nfs ? "mount_options" : "unix_uri"));
+        json_array_foreach(json_object_get(x, nfs ? "clients" : "allow"), k, cidr)
             fprintf(c->out, "%-16s %s\n", k == 0 ? "  allowed" : "", json_string_value(cidr));
     }
     const json_t *n = json_object_get(v, "counters");
@@ -160,7 +170,7 @@ int cmd_volume_grow(struct cli *c)
 
 int cmd_volume_delete(struct cli *c)
 {
-    if (!cli_confirm(c, "The volume %s and all its data will be deleted. There is no way back.", c->args[0]))
+    if (!cli_confirm(c, "%s and all its data will be deleted. There is no way back.", c->args[0]))
         return CLI_FAILED;
     bool no_wait = cli_flag(c, "no-wait");
     json_t *result = NULL;
@@ -171,37 +181,102 @@ int cmd_volume_delete(struct cli *c)
         return r;
     if (c->json)
         return cli_print_json(c, result);
-    fprintf(c->out, "The volume %s %s deleted.\n", c->args[0], no_wait ? "is being" : "was");
+    fprintf(c->out, "%s %s deleted.\n", c->args[0], no_wait ? "is being" : "was");
     json_decref(result);
     return CLI_OK;
 }
 
 /* ---- Exports ---- */
 
-static json_t *allow_list(const struct cli *c)
+static void add_list(const struct cli *c, const char *option, json_t *request, const char *key)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < c->given_count; i++)
-        for (uint32_t k = 0; strcmp(c->given[i].option->name, "allow") == 0 && k < c->given[i].count; k++)
-            json_array_append_new(list, control_text(c->given[i].values[k]));
-    return list;
+        for (uint32_t k = 0; strcmp(c->given[i].option->name, option) == 0 && k < c->given[i].count; k++) {
+            /* "10.0.0.0/8,host" and "10.0.0.0/8 host" are the same */
+            const char *at = c->given[i].values[k];
+            while (*at != '\0') {
+                size_t n = strcspn(at, ",");
+                if (n > 0)
+                    json_array_append_new(list, json_stringn(at, n));
+                at += n + (at[n] == ',');
+            }
+        }
+    json_object_set_new(request, key, list);
+}
+
+static int add_id(struct cli *c, const char *option, json_t *request, const char *key)
+{
+    const char *text = cli_value(c, option);
+    char *end;
+    if (text == NULL)
+        return CLI_OK;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (end == text || *end != '\0' || text[0] == '-' || value > UINT32_MAX)
+        return cli_wrong(c, "--%s takes a number, not \"%s\"", option, text);
+    json_object_set_new(request, key, json_integer((json_int_t)value));
+    return CLI_OK;
+}
+
+static int nfs_options(struct cli *c, json_t *request)
+{
+    uint32_t squash = cli_flag(c, "root-squash") + cli_flag(c, "no-root-squash") + cli_flag(c, "all-squash");
+    if (squash > 1)
+        return cli_wrong(c, "--root-squash, --no-root-squash and --all-squash exclude each other");
+    if (cli_flag(c, "rw") && (cli_flag(c, "ro") || cli_flag(c, "read-only")))
+        return cli_wrong(c, "--rw and --ro exclude each other");
+    json_object_set_new(request, "squash",
+                        json_string(cli_flag(c, "no-root-squash") ? "none"
+                                    : cli_flag(c, "all-squash")   ? "all"
+                                                                  : "root"));
+    json_object_set_new(request, "secure", json_boolean(cli_flag(c, "secure")));
+    add_list(c, "clients", request, "clients");
+    if (cli_value(c, "path") != NULL)
+        json_object_set_new(request, "path", control_text(cli_value(c, "path")));
+    if (cli_value(c, "as") != NULL)
+        json_object_set_new(request, "as", control_text(cli_value(c, "as")));
+    int r = add_id(c, "anon-uid", request, "anon_uid");
+    return r != CLI_OK ? r : add_id(c, "anon-gid", request, "anon_gid");
+}
+
+static void exports_print(struct cli *c, const json_t *volume)
+{
+    size_t i;
+    json_t *x;
+    json_array_foreach(json_object_get(volume, "exports"), i, x)
+    {
+        if (strcmp(json_text(x, "protocol"), "nfs") == 0)
+            fprintf(c->out, "mount -t nfs -o %s %s DIR\n", json_text(x, "mount_options"),
+                    json_text(x, "source"));
+        else
+            fprintf(c->out, "%s\n%s\n", json_text(x, "uri"), json_text(x, "unix_uri"));
+    }
 }
 
 int cmd_export(struct cli *c)
 {
-    bool read_only = cli_flag(c, "read-only");
-    if (!cli_flag(c, "nbd"))
-        return cli_wrong(c, "name a protocol: --nbd");
+    bool nbd = cli_flag(c, "nbd"), nfs = cli_flag(c, "nfs");
+    if (nbd == nfs)
+        return cli_wrong(c, "name a protocol: --nbd, or --nfs");
     json_t *volume = NULL;
-    json_t *request = json_pack("{ss so sb sb so}", "cmd", "export", "name", control_text(c->args[0]), "nbd",
-                                1, "read_only", (int)read_only, "allow", allow_list(c));
-    int r = cli_ask(c, request, NULL, NULL, &volume);
+    json_t *request =
+        json_pack("{ss so sb sb sb}", "cmd", "export", "name", control_text(c->args[0]), "nbd", (int)nbd,
+                  "nfs", (int)nfs, "read_only", (int)(cli_flag(c, "read-only") || cli_flag(c, "ro")));
+    int r = CLI_OK;
+    if (nfs)
+        r = nfs_options(c, request);
+    else
+        add_list(c, "allow", request, "allow");
+    if (r != CLI_OK) {
+        json_decref(request);
+        return r;
+    }
+    r = cli_ask(c, request, NULL, NULL, &volume);
     if (r != CLI_OK)
         return r;
     if (c->json)
         return cli_print_json(c, volume);
-    const json_t *x = json_array_get(json_object_get(volume, "exports"), 0);
-    fprintf(c->out, "%s\n%s\n", json_text(x, "uri"), json_text(x, "unix_uri"));
+    exports_print(c, volume);
     json_decref(volume);
     return CLI_OK;
 }
@@ -210,12 +285,16 @@ int cmd_unexport(struct cli *c)
 {
     json_t *volume = NULL;
     json_t *request = json_pack("{ss so}", "cmd", "unexport", "name", control_text(c->args[0]));
+    if (cli_value(c, "as") != NULL)
+        json_object_set_new(request, "as", control_text(cli_value(c, "as")));
     int r = cli_ask(c, request, NULL, NULL, &volume);
     if (r != CLI_OK)
         return r;
     if (c->json)
         return cli_print_json(c, volume);
-    fprintf(c->out, "The volume %s is not exported any more.\n", c->args[0]);
+    fprintf(c->out, "%s is %s.\n", c->args[0],
+            json_array_size(json_object_get(volume, "exports")) > 0 ? "not exported there any more"
+                                                                    : "not exported any more");
     json_decref(volume);
     return CLI_OK;
 }

@@ -17,6 +17,7 @@
 #include "cluster/record.h"
 #include "control/size.h"
 #include "drive/codec.h"
+#include "filesystem/fs_verify.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
 #include "volume/verify.h"
@@ -363,6 +364,24 @@ static void totals_add(struct volume_look *l, const struct volume_status *s,
         json_object_set_new(l->json, numbers[i].name, json_integer((json_int_t)numbers[i].value));
 }
 
+static void fs_sentence(void *ctx, const struct fs_finding *f, const char *text)
+{
+    (void)f;
+    sentence(ctx, text);
+}
+
+/* What is in it: names against inodes, and so on. */
+static int fs_look(struct volume_look *l, struct volume *v) may_yield
+{
+    struct fs_verify verify = {.found = fs_sentence, .ctx = l};
+    int r = fs_verify(v, &verify);
+    if (r != 0)
+        return r;
+    json_object_set_new(l->json, "inodes", json_integer((json_int_t)verify.inodes));
+    json_object_set_new(l->json, "names", json_integer((json_int_t)verify.names));
+    return 0;
+}
+
 static void volume_look(struct volume_look *l, struct volume *v) may_yield
 {
     struct volume_verify verify = {.problem = sentence, .ctx = l};
@@ -371,6 +390,8 @@ static void volume_look(struct volume_look *l, struct volume *v) may_yield
     status_check(l, &status);
     ranges_take(l, v);
     int r = volume_verify(v, &verify);
+    if (r == 0 && node_kind_is_fs(volume_get_record(v)->kind))
+        r = fs_look(l, v);
     if (l->sentences > SENTENCES_MAX)
         offline_problem(l->o, "volume", l->name, "and %llu more problems of its structure",
                         (unsigned long long)(l->sentences - SENTENCES_MAX));

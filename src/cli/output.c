@@ -138,6 +138,13 @@ const char *text_size(const json_t *o, const char *key)
     return text;
 }
 
+const char *text_count(uint64_t value)
+{
+    char *text = text_buffer();
+    snprintf(text, 32, "%llu", (unsigned long long)value);
+    return text;
+}
+
 const char *text_number(double value)
 {
     char *text = text_buffer();

@@ -18,6 +18,10 @@
     {                                   \
         "force", CONTROL_BOOL, false, 0 \
     }
+#define PATH                                \
+    {                                       \
+        "path", CONTROL_STRING, false, 1023 \
+    }
 #define DRIVE                                            \
     {                                                    \
         "drive", CONTROL_STRING, true, NODE_PATH_MAX - 1 \
@@ -48,11 +52,28 @@ const struct control_command control_commands[] = {
     {"volume-show", 0, ARGS(NAME), control_volume_show},
     {"volume-grow", 0, ARGS(NAME, {"size_bytes", CONTROL_UINT, true, INT64_MAX}), control_volume_grow},
     {"volume-delete", 0, ARGS(NAME, NO_WAIT), control_volume_delete},
+    {"fs-create", 0,
+     ARGS(NAME, {"protection", CONTROL_STRING, false, 32}, {"quota_bytes", CONTROL_UINT, false, INT64_MAX},
+          {"case_insensitive", CONTROL_BOOL, false, 0}),
+     control_fs_create},
+    {"fs-list", CONTROL_ANYTIME, NULL, control_fs_list},
+    {"fs-show", 0, ARGS(NAME), control_fs_show},
+    {"fs-grow", 0, ARGS(NAME, {"size_bytes", CONTROL_UINT, true, INT64_MAX}), control_fs_grow},
+    {"fs-pattern", 0, ARGS(NAME, PATH, {"pattern", CONTROL_STRING, true, 32}), control_fs_pattern},
+    {"fs-check", 0, ARGS(NAME, {"repair", CONTROL_BOOL, false, 0}), control_fs_check},
+    {"quota-set", 0,
+     ARGS(NAME, PATH, {"limit_bytes", CONTROL_UINT, false, INT64_MAX},
+          {"limit_inodes", CONTROL_UINT, false, INT64_MAX}),
+     control_quota_set},
+    {"quota-list", 0, ARGS(NAME), control_quota_list},
     {"export", 0,
-     ARGS(NAME, {"nbd", CONTROL_BOOL, true, 0}, {"read_only", CONTROL_BOOL, false, 0},
-          {"allow", CONTROL_STRINGS, false, 47}),
+     ARGS(NAME, {"nbd", CONTROL_BOOL, false, 0}, {"nfs", CONTROL_BOOL, false, 0},
+          {"read_only", CONTROL_BOOL, false, 0}, {"allow", CONTROL_STRINGS, false, 47},
+          {"clients", CONTROL_STRINGS, false, 127}, PATH, {"as", CONTROL_STRING, false, NFS_EXPORT_MAX},
+          {"squash", CONTROL_STRING, false, 8}, {"anon_uid", CONTROL_UINT, false, UINT32_MAX},
+          {"anon_gid", CONTROL_UINT, false, UINT32_MAX}, {"secure", CONTROL_BOOL, false, 0}),
      control_export},
-    {"unexport", 0, ARGS(NAME), control_unexport},
+    {"unexport", 0, ARGS(NAME, {"as", CONTROL_STRING, false, NFS_EXPORT_MAX}), control_unexport},
     {"job", 0,
      ARGS({"kind", CONTROL_STRING, true, 8}, {"name", CONTROL_STRING, false, VOLUME_NAME_MAX},
           {"rate_bytes_per_s", CONTROL_UINT, false, INT64_MAX}, NO_WAIT),

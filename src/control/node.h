@@ -13,6 +13,7 @@
  *      /drives/DRIVE     {"id", "node", "path", "generation", "size_bytes", "slab_bytes", "state"}
  *      /volumes/VOLUME   cluster/record.h; the volume's own
  *      /exports/VOLUME   {"nbd": {"read_only", "allow": [CIDR…]}}
+ *      /nfs/VOLUME       [{"as", "path", "clients", …}], see node_nfs.c
  * Exports have records of their own, since a volume's record is changed by its owner alone.
  */
 #ifndef ASHLAR_CONTROL_NODE_H
@@ -22,7 +23,11 @@
 #include "cluster/coord.h"
 #include "control/protocol.h"
 #include "drive/local.h"
+#include "filesystem/fs.h"
+#include "filesystem/fs_verify.h"
+#include "protocols/fuse/fuse_server.h"
 #include "protocols/nbd/nbd.h"
+#include "protocols/nfs/nfs.h"
 #include "runtime/list.h"
 #include "runtime/reactor.h"
 #include "volume/shortage.h"
@@ -84,6 +89,19 @@ struct node_export {
     char allow[16][48]; /* CIDR; none: everybody who can reach the listener */
 };
 
+#define NODE_NFS_EXPORTS_MAX 64u
+#define NODE_NFS_CLIENTS_MAX 32u
+struct node_nfs_export {
+    char as[256];    /* what clients mount: "/NAME" */
+    char path[1024]; /* the directory in the file system */
+    uint32_t client_count;
+    char clients[NODE_NFS_CLIENTS_MAX][128]; /* CIDR or host names; none: everybody who can reach the port */
+    bool read_only, secure;
+    enum nfs_squash squash;
+    uint32_t anon_uid, anon_gid;
+    bool active; /* registered now */
+};
+
 struct node_volume {
     struct list link;
     struct uuid id;
@@ -97,13 +115,19 @@ struct node_volume {
     uint32_t calls;              /* under way on its reactor; closing waits for them */
     struct waitq changed;        /* state, calls */
     struct volume *volume;       /* NODE_VOLUME_OPEN; touched on its reactor only */
+    bool is_fs;                  /* what is in it: a file system, or else a block device */
     struct block_device *device; /* with volume */
+    struct fs *fs;               /* the same; touched on its reactor only */
     uint64_t retry_ns;           /* when a failed one is tried again */
     uint32_t retries;
     bool recheck; /* a drive came back: what was damaged may be readable again */
     struct node_export export;
     uint64_t export_revision;
     bool nbd_active; /* registered now */
+    bool fuse_active;
+    struct node_nfs_export *nfs; /* nfs_count of them */
+    uint32_t nfs_count;
+    uint64_t nfs_revision;
 };
 
 struct node {
@@ -118,6 +142,10 @@ struct node {
     struct nbd_server *nbd;          /* the server's start.c starts and stops it; NULL: not yet */
     uint16_t nbd_port;
     char nbd_listen[64];
+    struct fuse_server *fuse; /* the same */
+    struct nfs_server *nfs;   /* the same; NULL also where its port was in use */
+    uint16_t nfs_port;
+    char nfs_listen[64];
     uint32_t reactor_count;
     struct node_reactor reactors[NODE_REACTORS_MAX];
     struct list drives;  /* struct node_drive */
@@ -187,8 +215,10 @@ const char *node_volume_state_name(const struct node_volume *v);
 int node_volume_call(struct node *n, struct node_volume *v, int (*fn)(struct volume *v, void *arg), void *arg)
     MUST_CHECK may_yield;
 int node_volume_status(struct node *n, struct node_volume *v, struct volume_status *ret) MUST_CHECK may_yield;
-int node_volume_create(struct node *n, const char *name, uint64_t size_bytes, const char *protection,
-                       struct node_volume **ret, struct control_error *e) MUST_CHECK may_yield;
+/* kind: "block", or one of node_kind_is_fs(). */
+int node_volume_create(struct node *n, const char *name, const char *kind, uint64_t size_bytes,
+                       const char *protection, struct node_volume **ret, struct control_error *e)
+    MUST_CHECK may_yield;
 int node_volume_grow(struct node *n, struct node_volume *v, uint64_t size_bytes, struct control_error *e)
     MUST_CHECK may_yield;
 /* Starts deleting in the background: the state tells when it is done (NODE_VOLUME_GONE, or FAILED). */
@@ -201,6 +231,26 @@ void node_repair_all(struct node *n) may_yield;
 /* Tries failed volumes again at once (drives came back). */
 void node_volumes_retry(struct node *n);
 
+/* ---- File systems: node_volume.is_fs ---- */
+
+bool node_kind_is_fs(const char *kind);
+/* protection NULL: mirror:2 where there are two drives. quota_bytes 0: none. */
+int node_fs_create(struct node *n, const char *name, const char *protection, uint64_t quota_bytes,
+                   bool case_insensitive, struct node_volume **ret, struct control_error *e)
+    MUST_CHECK may_yield;
+/* Runs fn(fs, arg) on its reactor. ERR_NODE_NOT_READY: it is not open now. */
+int node_fs_call(struct node *n, struct node_volume *v, int (*fn)(struct fs *fs, void *arg), void *arg)
+    MUST_CHECK may_yield;
+/* Of the directory `path`; 0 and 0: takes the quota away. */
+int node_fs_quota_set(struct node *n, struct node_volume *v, const char *path, uint64_t limit_bytes,
+                      uint64_t limit_inodes, struct control_error *e) MUST_CHECK may_yield;
+
+/* Looks whether all that is in it fits together (repair: and mends what does not), while clients wait: its
+ * exports are withdrawn meanwhile, mounts of this machine wait. The report's found() is called on the
+ * volume's reactor. */
+int node_fs_check(struct node *n, struct node_volume *v, bool repair, struct fs_verify *report,
+                  uint64_t *ret_repaired, struct control_error *e) MUST_CHECK may_yield;
+
 /* ---- Exports ---- */
 
 int node_export_set(struct node *n, struct node_volume *v, const struct node_export *wanted,
@@ -209,6 +259,17 @@ int node_export_set(struct node *n, struct node_volume *v, const struct node_exp
 int node_export_start(struct node *n, struct node_volume *v) MUST_CHECK may_yield;
 /* Before it closes. Clients are disconnected. */
 void node_export_stop(struct node *n, struct node_volume *v) may_yield;
+/* One more directory, or other terms for the one that is exported `as` the same. Clients that are there go
+ * on, by the new terms. */
+int node_nfs_set(struct node *n, struct node_volume *v, const struct node_nfs_export *wanted,
+                 struct control_error *e) MUST_CHECK may_yield;
+/* as NULL: all of the file system. */
+int node_nfs_unset(struct node *n, struct node_volume *v, const char *as, struct control_error *e)
+    MUST_CHECK may_yield;
+json_t *node_nfs_export_json(const struct node_nfs_export *x);
+const char *node_nfs_squash_name(enum nfs_squash squash);
+/* Untrusted text; *ret is malloc'ed. ERR_COORD_CORRUPT. */
+int node_nfs_decode(const char *text, struct node_nfs_export **ret, uint32_t *ret_count) MUST_CHECK;
 int node_export_encode(const struct node_export *x, char **ret_text) MUST_CHECK;
 /* Untrusted text. ERR_COORD_CORRUPT. */
 int node_export_decode(const char *text, struct node_export *ret) MUST_CHECK;

@@ -75,7 +75,7 @@ static int export_record(struct node *n, struct node_volume *v) may_yield
 
 /* ---- Registering ---- */
 
-int node_export_start(struct node *n, struct node_volume *v)
+static int nbd_start(struct node *n, struct node_volume *v) may_yield
 {
     if (!v->export.nbd || v->nbd_active || n->nbd == NULL || v->state != NODE_VOLUME_OPEN)
         return 0;
@@ -94,13 +94,47 @@ int node_export_start(struct node *n, struct node_volume *v)
     return r;
 }
 
-void node_export_stop(struct node *n, struct node_volume *v)
+static void nbd_stop(struct node *n, struct node_volume *v) may_yield
 {
     if (!v->nbd_active)
         return;
     v->nbd_active = false;
     int r = nbd_server_remove_export(n->nbd, v->name);
     assert(r == 0);
+}
+
+/* Mounts on this machine need no export: the socket's permissions say who may. */
+static int fuse_start(struct node *n, struct node_volume *v) may_yield
+{
+    if (v->fuse_active || n->fuse == NULL || v->state != NODE_VOLUME_OPEN)
+        return 0;
+    int r = fuse_server_add_fs(n->fuse, v->name, v->fs);
+    v->fuse_active = r == 0;
+    return r;
+}
+
+static void fuse_stop(struct node *n, struct node_volume *v) may_yield
+{
+    if (!v->fuse_active)
+        return;
+    v->fuse_active = false;
+    int r = fuse_server_remove_fs(n->fuse, v->name);
+    assert(r == 0);
+}
+
+int node_export_start(struct node *n, struct node_volume *v)
+{
+    if (!v->is_fs)
+        return nbd_start(n, v);
+    int r = fuse_start(n, v), nfs = node_nfs_start(n, v);
+    return r < 0 ? r : nfs;
+}
+
+void node_export_stop(struct node *n, struct node_volume *v)
+{
+    nbd_stop(n, v);
+    node_nfs_stop(n, v);
+    fuse_stop(n, v);
 }
 
 int node_export_set(struct node *n, struct node_volume *v, const struct node_export *wanted,
@@ -110,6 +144,11 @@ int node_export_set(struct node *n, struct node_volume *v, const struct node_exp
         control_error_set(e, ERR_NODE_NOT_READY, "See `ashlar status`.", "the volume %s is %s", v->name,
                           node_volume_state_name(v));
         return ERR_NODE_NOT_READY;
+    }
+    if (v->is_fs) {
+        control_error_set(e, ERR_INVALID, "Use --nfs, or mount it here: ashlar mount NAME DIR.",
+                          "%s is a file system, not a block device", v->name);
+        return ERR_INVALID;
     }
     struct node_export before = v->export;
     v->export = *wanted;
@@ -122,8 +161,8 @@ int node_export_set(struct node *n, struct node_volume *v, const struct node_exp
     /* The same again disturbs nobody; other terms hold for the clients that are there, too. */
     if (v->nbd_active && memcmp(&before, wanted, sizeof(before)) == 0)
         return 0;
-    node_export_stop(n, v);
-    r = node_export_start(n, v);
+    nbd_stop(n, v);
+    r = nbd_start(n, v);
     if (r < 0)
         control_error_set(e, r, "See `ashlar status`.", "the volume %s cannot be exported: %s", v->name,
                           error_text(r));
@@ -141,6 +180,8 @@ struct stats_work {
 static int stats_here(struct volume *volume, void *arg)
 {
     struct stats_work *w = arg;
+    if (w->device == NULL) /* a file system: it has statistics of its own */
+        return 0;
     for (enum block_op op = 0; op < BLOCK_OP_COUNT; op++)
         w->queue += (uint32_t)block_stats(w->device, op)->in_flight;
     *w->read = block_stats(w->device, BLOCK_OP_READ)->latency;

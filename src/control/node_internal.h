@@ -30,6 +30,14 @@ void node_drives_look_again(struct node *n) may_yield;
 /* One attempt; the outcome is in v->state, v->error. Registers its exports. */
 void node_volume_open(struct node *n, struct node_volume *v) may_yield;
 void node_volume_close(struct node *n, struct node_volume *v) may_yield;
+/* Of an open volume, on its reactor: its file system comes, and goes. */
+int node_fs_open_here(struct node_volume *v) MUST_CHECK may_yield;
+void node_fs_close_here(struct node_volume *v) may_yield;
+/* The exports over NFS: read from their record, registered, taken back, forgotten with their volume. */
+void node_nfs_load(struct node *n, struct node_volume *v) may_yield;
+int node_nfs_start(struct node *n, struct node_volume *v) MUST_CHECK may_yield;
+void node_nfs_stop(struct node *n, struct node_volume *v) may_yield;
+void node_nfs_forget(struct node *n, struct node_volume *v) may_yield;
 struct node_volume *node_volume_add(struct node *n, const struct volume_record *r);
 
 #endif

@@ -17,6 +17,7 @@ void node_volume_put(struct node_volume *v)
     assert(v->refs > 0);
     if (--v->refs == 0) {
         assert(v->volume == NULL && v->calls == 0);
+        free(v->nfs);
         free(v);
     }
 }
@@ -83,6 +84,7 @@ struct node_volume *node_volume_add(struct node *n, const struct volume_record *
         return NULL;
     v->id = r->id;
     snprintf(v->name, sizeof(v->name), "%s", r->name);
+    v->is_fs = node_kind_is_fs(r->kind);
     v->protect = r->protection;
     protection_format(r->protection, v->protection);
     waitq_init(&v->changed);
@@ -131,7 +133,7 @@ static int open_here(void *arg) may_yield
     int r = volume_open(&w->node->reactors[v->reactor].env, v->id, &v->volume);
     if (r < 0)
         return r;
-    r = block_device_new(v->volume, 1, &v->device);
+    r = v->is_fs ? node_fs_open_here(v) : block_device_new(v->volume, OBJECT_BLOCK_DEVICE, &v->device);
     if (r < 0) {
         int closed = volume_close(v->volume);
         v->volume = NULL;
@@ -141,8 +143,9 @@ static int open_here(void *arg) may_yield
     return r;
 }
 
-static void device_drop(struct node_volume *v)
+static void content_drop(struct node_volume *v) may_yield
 {
+    node_fs_close_here(v);
     if (v->device == NULL)
         return;
     block_device_free(v->device);
@@ -152,14 +155,14 @@ static void device_drop(struct node_volume *v)
 static int close_here(void *arg) may_yield
 {
     struct volume_work *w = arg;
-    device_drop(w->v);
+    content_drop(w->v);
     return volume_close(w->v->volume);
 }
 
 static int delete_here(void *arg) may_yield
 {
     struct volume_work *w = arg;
-    device_drop(w->v);
+    content_drop(w->v);
     return volume_delete(&w->node->reactors[w->v->reactor].env, w->v->id, w->v->volume);
 }
 
@@ -269,6 +272,8 @@ static void delete_run(void *arg) may_yield
         node_key("exports", v->id, key);
         if (v->export_revision != 0 && node_record_put(n, key, NULL, &v->export_revision) < 0)
             LOG_WARNING("the export record of the deleted volume %s is left behind", v->name);
+        if (v->nfs_revision != 0)
+            node_nfs_forget(n, v);
         event_raise(LOG_INFO_, "volume-deleted", "the volume %s was deleted", v->name);
         volume_forget(n, v);
     }
@@ -380,6 +385,8 @@ static struct node_volume *record_load(struct node *n, const struct coord_record
         event_raise(LOG_ERROR_, "record-damaged", "the record %s cannot be understood; %s is not exported",
                     key, v->name);
     free(text);
+    if (v->is_fs)
+        node_nfs_load(n, v);
     if (r.deleted) {
         struct control_error e;
         if (node_volume_delete(n, v, &e) < 0)
@@ -465,11 +472,11 @@ static void create_explain(struct node *n, int r, const char *name, const char *
     control_error_set(e, r, hint, "the volume %s (%s) was not created: %s", name, protection, error_text(r));
 }
 
-int node_volume_create(struct node *n, const char *name, uint64_t size_bytes, const char *protection,
-                       struct node_volume **ret, struct control_error *e)
+int node_volume_create(struct node *n, const char *name, const char *kind, uint64_t size_bytes,
+                       const char *protection, struct node_volume **ret, struct control_error *e)
 {
     struct create_work w = {.at = &n->reactors[reactor_choose(n)],
-                            .options = {.name = name, .kind = "block", .size_bytes = size_bytes}};
+                            .options = {.name = name, .kind = kind, .size_bytes = size_bytes}};
     int r = protection_parse(protection, &w.options.protection);
     if (r < 0) {
         control_error_set(e, r, "Use none, mirror:2 or mirror:3.", "\"%.40s\" is not a protection",
@@ -528,6 +535,12 @@ static int size_here(struct volume *v, void *arg)
 int node_volume_grow(struct node *n, struct node_volume *v, uint64_t size_bytes, struct control_error *e)
 {
     uint64_t now = 0;
+    if (v->is_fs) {
+        control_error_set(e, ERR_INVALID,
+                          "A file system takes what its pool has; `ashlar fs grow` raises its quota.",
+                          "%s is a file system", v->name);
+        return ERR_INVALID;
+    }
     int r = node_volume_call(n, v, size_here, &now);
     if (r == 0 && size_bytes < now) {
         char is[SIZE_TEXT_SIZE];

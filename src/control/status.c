@@ -113,6 +113,10 @@ static void volume_problems(const struct node_volume *v, const json_t *o, json_t
     }
     if (v->export.nbd && !v->nbd_active && v->state == NODE_VOLUME_OPEN)
         problem(problems, "the volume %s should be exported and is not", v->name);
+    for (uint32_t i = 0; v->state == NODE_VOLUME_OPEN && i < v->nfs_count; i++)
+        if (!v->nfs[i].active)
+            problem(problems, "the file system %s should be exported as %s and is not", v->name,
+                    v->nfs[i].as);
 }
 
 static json_t *volumes_part(struct node *n, json_t *problems, enum health *health) may_yield

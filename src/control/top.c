@@ -3,7 +3,7 @@
  * Live figures: two looks at all counters, and what happened between them. Latencies are of that time alone,
  * so the histograms of both looks are subtracted.
  */
-#include "control/control_internal.h"
+#include "control/top.h"
 
 #include <stdlib.h>
 
@@ -23,6 +23,8 @@ struct look {
     uint64_t at_ns;
     uint32_t drive_count, volume_count;
     struct look_item *drives, *volumes;
+    struct look_fs *file_systems;
+    uint32_t fs_count;
     struct look_cache caches[NODE_REACTORS_MAX];
 };
 
@@ -32,6 +34,7 @@ static void look_free(struct look *l)
         return;
     free(l->drives);
     free(l->volumes);
+    free(l->file_systems);
     free(l);
 }
 
@@ -133,6 +136,8 @@ static int look_take(struct node *n, struct look **ret) may_yield
     int r = drives_look(n, l);
     if (r == 0)
         r = volumes_look(n, l);
+    if (r == 0)
+        r = look_fs_take(n, &l->file_systems, &l->fs_count);
     for (uint32_t i = 0; r == 0 && i < n->reactor_count; i++) {
         struct cache_work w = {.at = &n->reactors[i], .ret = &l->caches[i]};
         r = reactor_call(n->reactors[i].reactor, cache_here, &w);
@@ -147,21 +152,15 @@ static int look_take(struct node *n, struct look **ret) may_yield
 
 /* ---- The difference of two ---- */
 
-/* Counters of something that was opened anew begin at 0 again. */
-static uint64_t minus(uint64_t now, uint64_t before)
-{
-    return now >= before ? now - before : now;
-}
-
-static struct histogram histogram_minus(const struct histogram *now, const struct histogram *before)
+struct histogram look_histogram_minus(const struct histogram *now, const struct histogram *before)
 {
     struct histogram h = *now;
     if (now->count < before->count)
         return h;
     h.count -= before->count;
-    h.sum_ns = minus(now->sum_ns, before->sum_ns);
+    h.sum_ns = look_minus(now->sum_ns, before->sum_ns);
     for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
-        h.buckets[i] = (uint32_t)minus(now->buckets[i], before->buckets[i]);
+        h.buckets[i] = (uint32_t)look_minus(now->buckets[i], before->buckets[i]);
     return h;
 }
 
@@ -185,7 +184,7 @@ static const struct look_item *item_find(const struct look_item *items, uint32_t
 
 static json_t *latency_between(const struct histogram *now, const struct histogram *before)
 {
-    struct histogram h = histogram_minus(now, before);
+    struct histogram h = look_histogram_minus(now, before);
     return control_latency_json(&h);
 }
 
@@ -193,11 +192,11 @@ static json_t *item_json(const struct look_item *now, const struct look_item *be
                          const char *name_key)
 {
     return json_pack("{so sf sf sf sf sf sI si so so so}", name_key, control_text(now->name), "reads_per_s",
-                     (double)minus(now->reads, before->reads) / seconds, "writes_per_s",
-                     (double)minus(now->writes, before->writes) / seconds, "flushes_per_s",
-                     (double)minus(now->flushes, before->flushes) / seconds, "read_bytes_per_s",
-                     (double)minus(now->read_bytes, before->read_bytes) / seconds, "write_bytes_per_s",
-                     (double)minus(now->write_bytes, before->write_bytes) / seconds, "errors",
+                     (double)look_minus(now->reads, before->reads) / seconds, "writes_per_s",
+                     (double)look_minus(now->writes, before->writes) / seconds, "flushes_per_s",
+                     (double)look_minus(now->flushes, before->flushes) / seconds, "read_bytes_per_s",
+                     (double)look_minus(now->read_bytes, before->read_bytes) / seconds, "write_bytes_per_s",
+                     (double)look_minus(now->write_bytes, before->write_bytes) / seconds, "errors",
                      (json_int_t)now->errors, "queue", (int)now->queue, "read_latency",
                      latency_between(&now->read_latency, &before->read_latency), "write_latency",
                      latency_between(&now->write_latency, &before->write_latency), "flush_latency",
@@ -220,9 +219,9 @@ static json_t *cache_json(struct node *n, const struct look *now, const struct l
     uint64_t used = 0, held = 0, hits = 0, misses = 0, evictions = 0;
     for (uint32_t i = 0; i < n->reactor_count; i++) {
         const struct look_cache *c = &now->caches[i], *b = &before->caches[i];
-        hits += minus(c->stats.hits, b->stats.hits);
-        misses += minus(c->stats.misses, b->stats.misses);
-        evictions += minus(c->stats.evictions, b->stats.evictions);
+        hits += look_minus(c->stats.hits, b->stats.hits);
+        misses += look_minus(c->stats.misses, b->stats.misses);
+        evictions += look_minus(c->stats.evictions, b->stats.evictions);
         sum.pages += c->stats.pages;
         sum.dirty_pages += c->stats.dirty_pages;
         used += c->used_bytes;
@@ -244,10 +243,12 @@ static json_t *sample_json(struct node *n, const struct look *now, const struct 
     if (seconds <= 0)
         seconds = 1;
     return json_pack(
-        "{sf so so so}", "seconds", seconds, "drives",
+        "{sf so so so so}", "seconds", seconds, "drives",
         items_json(now->drives, now->drive_count, before->drives, before->drive_count, seconds, "path"),
         "volumes",
         items_json(now->volumes, now->volume_count, before->volumes, before->volume_count, seconds, "name"),
+        "file_systems",
+        look_fs_json(now->file_systems, now->fs_count, before->file_systems, before->fs_count, seconds),
         "cache", cache_json(n, now, before));
 }
 

@@ -99,9 +99,9 @@ json_t *control_volume_json(struct node *n, struct node_volume *v, bool detail)
     const char *state = node_volume_state_name(v);
     if (r == 0 && status.state != 0)
         state = "failed";
-    json_t *o = json_pack("{ss so ss ss si so}", "name", v->name, "id", control_uuid(v->id), "state", state,
-                          "protection", v->protection, "reactor", (int)v->reactor, "exports",
-                          control_export_json(n, v));
+    json_t *o = json_pack("{ss so ss ss ss si so}", "name", v->name, "id", control_uuid(v->id), "kind",
+                          v->is_fs ? "fs" : "block", "state", state, "protection", v->protection, "reactor",
+                          (int)v->reactor, "exports", control_export_json(n, v));
     if (o == NULL)
         return NULL;
     int error = r == 0 ? status.state : v->error;
@@ -145,7 +145,7 @@ int control_volume_create(struct control_call *call, const json_t *request, json
     struct node *n = call->node;
     struct node_volume *v = NULL;
     fmutex_lock(&n->changing);
-    int r = node_volume_create(n, control_arg_string(request, "name", ""),
+    int r = node_volume_create(n, control_arg_string(request, "name", ""), "block",
                                control_arg_uint(request, "size_bytes", 0),
                                control_arg_string(request, "protection", ""), &v, &call->error);
     fmutex_unlock(&n->changing);

@@ -148,6 +148,7 @@ static int serve(struct server *s)
     node_setup(&s->node, s->dir, &s->budget, s->reactors, s->options.reactors);
     s->node.nbd_port = s->options.nbd_port;
     snprintf(s->node.nbd_listen, sizeof(s->node.nbd_listen), "%s", s->options.nbd_listen);
+    snprintf(s->node.nfs_listen, sizeof(s->node.nfs_listen), "%s", s->options.nfs_listen);
     waitq_init(&s->stop_waiters);
     r = reactor_spawn(s->reactors[0], "life", server_life, s);
     for (uint32_t i = 0; r == 0 && i < s->options.reactors; i++)

@@ -39,6 +39,11 @@ const char server_options_help[] =
     "  --tls-ca FILE        clients must show a certificate signed by one of these\n"
     "  --tls-required       clients of the TCP port see nothing without TLS\n"
     "\n"
+    "NFS:\n"
+    "  --nfs-port N         TCP port of NFS, MOUNT and the lock manager (2049; 0: any free one)\n"
+    "  --nfs-listen ADDR    address of that port (127.0.0.1)\n"
+    "  --portmap            answer clients on port 111 as well, where no rpcbind runs\n"
+    "\n"
     "  --help, --version\n"
     "\n"
     "Sizes: 256M, 8G, 1.5T. Exit codes: 0 stopped in order, 1 failed, 2 wrong usage. See ashlard(8).\n";
@@ -48,6 +53,9 @@ enum option_id {
     OPT_MEMORY,
     OPT_NBD_PORT,
     OPT_NBD_LISTEN,
+    OPT_NFS_PORT,
+    OPT_NFS_LISTEN,
+    OPT_PORTMAP,
     OPT_DRIVES,
     OPT_DRIVE_SIZE,
     OPT_DRIVE,
@@ -66,6 +74,9 @@ static const struct option long_options[] = {
     {"memory", required_argument, NULL, OPT_MEMORY},
     {"nbd-port", required_argument, NULL, OPT_NBD_PORT},
     {"nbd-listen", required_argument, NULL, OPT_NBD_LISTEN},
+    {"nfs-port", required_argument, NULL, OPT_NFS_PORT},
+    {"nfs-listen", required_argument, NULL, OPT_NFS_LISTEN},
+    {"portmap", no_argument, NULL, OPT_PORTMAP},
     {"drives", required_argument, NULL, OPT_DRIVES},
     {"drive-size", required_argument, NULL, OPT_DRIVE_SIZE},
     {"drive", required_argument, NULL, OPT_DRIVE},
@@ -165,6 +176,19 @@ static int parse_one(struct parse *p, int id, const char *text)
             return wrong(p, "--nbd-listen takes an address");
         o->nbd_listen = text;
         break;
+    case OPT_NFS_PORT:
+        r = parse_number(p, "nfs-port", text, 0, 65535, &number);
+        o->nfs_port = (uint16_t)number;
+        o->nfs_port_given = true;
+        break;
+    case OPT_NFS_LISTEN:
+        if (text[0] == '\0' || strlen(text) >= 64)
+            return wrong(p, "--nfs-listen takes an address");
+        o->nfs_listen = text;
+        break;
+    case OPT_PORTMAP:
+        o->portmap = true;
+        break;
     case OPT_DRIVES:
         r = parse_number(p, "drives", text, 1, OPTIONS_DRIVES_MAX, &number);
         o->drives = (uint32_t)number;
@@ -245,6 +269,8 @@ int server_options_parse(int argc, char *const *argv, struct server_options *ret
 {
     struct server_options o = {.nbd_port = 10809,
                                .nbd_listen = "127.0.0.1",
+                               .nfs_port = NFS_PORT,
+                               .nfs_listen = "127.0.0.1",
                                .drives = 8,
                                .drive_bytes = 8 * GIB,
                                .log_level = LOG_INFO_};

@@ -13,6 +13,10 @@ struct server_options {
     uint64_t memory_bytes;
     uint16_t nbd_port; /* 0: any free one */
     const char *nbd_listen;
+    uint16_t nfs_port;   /* 0: any free one */
+    bool nfs_port_given; /* else one that is in use is only told */
+    const char *nfs_listen;
+    bool portmap;
     uint32_t drives; /* file drives of a new pool */
     uint64_t drive_bytes;
     bool drive_size_given, drives_given;

@@ -23,6 +23,7 @@ struct server {
     struct node node;
     struct control_server *control;
     struct tls_context *tls;
+    bool nfs_wanted;  /* its port was free */
     bool stop_wanted; /* home reactor's */
     struct waitq stop_waiters;
     struct control_error error; /* why the start failed */

@@ -38,34 +38,77 @@ static void coordination_stop(struct server *s) may_yield
     s->node.coord = NULL;
 }
 
-/* A busy port is told at once, not after all volumes were opened. */
-static void nbd_address(const struct server *s, char out[WORLD_ADDRESS_SIZE])
+/* ---- Ports ---- */
+
+struct port {
+    const char *what; /* "NBD": its options are --nbd-port and --nbd-listen */
+    const char *option;
+    const char *listen;
+    uint16_t port;
+};
+
+static struct port nbd_port(const struct server *s)
 {
-    bool ipv6 = strchr(s->options.nbd_listen, ':') != NULL;
-    snprintf(out, WORLD_ADDRESS_SIZE, "tcp:%s%s%s:%u", ipv6 ? "[" : "", s->options.nbd_listen,
-             ipv6 ? "]" : "", s->options.nbd_port);
+    return (struct port){"NBD", "nbd", s->options.nbd_listen, s->options.nbd_port};
 }
-static int port_failed(struct server *s, int r, const char *address, struct control_error *e)
+static struct port nfs_port(const struct server *s)
 {
-    const char *hint = "Give another address with --nbd-listen.";
+    return (struct port){"NFS", "nfs", s->options.nfs_listen, s->options.nfs_port};
+}
+
+static void port_address(const struct port *p, char out[WORLD_ADDRESS_SIZE])
+{
+    bool ipv6 = strchr(p->listen, ':') != NULL;
+    snprintf(out, WORLD_ADDRESS_SIZE, "tcp:%s%s%s:%u", ipv6 ? "[" : "", p->listen, ipv6 ? "]" : "", p->port);
+}
+static int port_failed(const struct port *p, int r, struct control_error *e)
+{
+    char hint[160];
     if (r == ERR_SYS(EADDRINUSE))
-        hint = "Stop what uses it (ss -ltnp), or give another port with --nbd-port.";
+        snprintf(hint, sizeof(hint), "Stop what uses it (ss -ltnp), or give another port with --%s-port.",
+                 p->option);
     else if (r == ERR_SYS(EACCES))
-        hint = "Ports below 1024 need privileges: give another one with --nbd-port.";
-    control_error_set(e, r, hint, "the NBD port %u of %s cannot be opened: %s", s->options.nbd_port, address,
+        snprintf(hint, sizeof(hint), "Ports below 1024 need privileges: give another one with --%s-port.",
+                 p->option);
+    else
+        snprintf(hint, sizeof(hint), "Give another address with --%s-listen.", p->option);
+    control_error_set(e, r, hint, "the %s port %u of %s cannot be opened: %s", p->what, p->port, p->listen,
                       error_text(r));
     return r;
 }
-static int ports_check(struct server *s, struct control_error *e) may_yield
+static int port_check(const struct port *p, struct control_error *e) may_yield
 {
     char address[WORLD_ADDRESS_SIZE];
     struct listener *l = NULL;
-    nbd_address(s, address);
+    port_address(p, address);
     int r = listener_open(address, &l);
     if (r < 0)
-        return port_failed(s, r, s->options.nbd_listen, e);
+        return port_failed(p, r, e);
     listener_close(l);
     return 0;
+}
+/* A busy port is told at once, not after all volumes were opened. NFS has the same port everywhere: where
+ * nobody asked for it, a node beside another server goes without. */
+static int ports_check(struct server *s, struct control_error *e) may_yield
+{
+    struct port nbd = nbd_port(s), nfs = nfs_port(s);
+    int r = port_check(&nbd, e);
+    if (r < 0)
+        return r;
+    r = port_check(&nfs, e);
+    s->nfs_wanted = r == 0;
+    if (r < 0 && !s->options.nfs_port_given) {
+        event_raise(LOG_WARNING_, "nfs-off", "%s; this node serves no NFS. %s", e->text, e->hint);
+        *e = (struct control_error){0};
+        r = 0;
+    }
+    return r;
+}
+/* The port that it really has; 0 was any free one. */
+static uint16_t port_of(const char *address, uint16_t otherwise)
+{
+    const char *port = address != NULL ? strrchr(address, ':') : NULL;
+    return port != NULL ? (uint16_t)strtoul(port + 1, NULL, 10) : otherwise;
 }
 
 static int control_start(struct server *s, struct control_error *e) may_yield
@@ -136,6 +179,41 @@ static void nbd_stop(struct server *s) may_yield
     unlink(path);
 }
 
+static int fuse_start(struct server *s, struct control_error *e) may_yield
+{
+    char path[NODE_PATH_MAX + 16], address[NODE_PATH_MAX + 32];
+    snprintf(path, sizeof(path), "%s/fs.sock", s->dir);
+    snprintf(address, sizeof(address), "unix:%s", path);
+    int r = fuse_server_start(&(struct fuse_server_options){.address = address}, &s->node.fuse);
+    if (r < 0)
+        control_error_set(e, r, "", "%s cannot be opened: %s", path, error_text(r));
+    return r;
+}
+static void fuse_stop(struct server *s) may_yield
+{
+    fuse_server_stop(s->node.fuse);
+    s->node.fuse = NULL;
+}
+
+static int nfs_start(struct server *s, struct control_error *e) may_yield
+{
+    if (!s->nfs_wanted)
+        return 0;
+    uint64_t share = s->budget.limit_bytes / 4 / s->node.reactor_count;
+    struct nfs_server_options o = {.limits = {.reactor_bytes = MIN(MAX(share, 16 * MIB), 256 * MIB)}};
+    int r = nfs_server_start(&o, &s->node.nfs);
+    if (r < 0)
+        control_error_set(e, r, "", "the NFS server cannot be started: %s", error_text(r));
+    return r;
+}
+static void nfs_stop(struct server *s) may_yield
+{
+    if (s->node.nfs == NULL)
+        return;
+    nfs_server_stop(s->node.nfs);
+    s->node.nfs = NULL;
+}
+
 static int volumes_start(struct server *s, struct control_error *e) may_yield
 {
     node_set_state(&s->node, NODE_OPENING);
@@ -146,19 +224,18 @@ static void volumes_stop(struct server *s) may_yield
     node_volumes_stop(&s->node);
 }
 
-static int clients_start(struct server *s, struct control_error *e) may_yield
+static int nbd_listen(struct server *s, struct control_error *e) may_yield
 {
     char address[WORLD_ADDRESS_SIZE], path[NODE_PATH_MAX + 16], unix_address[NODE_PATH_MAX + 32];
-    nbd_address(s, address);
+    struct port p = nbd_port(s);
+    port_address(&p, address);
     struct nbd_listen_options tcp = {.address = address, .tls_context = s->tls};
     if (s->tls != NULL)
         tcp.tls = s->options.tls_required ? NBD_TLS_REQUIRED : NBD_TLS_ALLOWED;
     int r = nbd_server_listen(s->node.nbd, &tcp);
     if (r < 0)
-        return port_failed(s, r, s->options.nbd_listen, e);
-    const char *where = nbd_server_address(s->node.nbd, 0);
-    const char *port = where != NULL ? strrchr(where, ':') : NULL;
-    s->node.nbd_port = port != NULL ? (uint16_t)strtoul(port + 1, NULL, 10) : s->options.nbd_port;
+        return port_failed(&p, r, e);
+    s->node.nbd_port = port_of(nbd_server_address(s->node.nbd, 0), p.port);
     snprintf(path, sizeof(path), "%s/nbd.sock", s->dir);
     snprintf(unix_address, sizeof(unix_address), "unix:%s", path);
     struct nbd_listen_options local = {.address = unix_address};
@@ -170,6 +247,47 @@ static int clients_start(struct server *s, struct control_error *e) may_yield
     if (chmod(path, 0660) < 0)
         LOG_WARNING("the mode of %s could not be set: %s", path, strerror(errno));
     return 0;
+}
+
+static int portmap_listen(struct server *s, struct control_error *e) may_yield
+{
+    char host[96];
+    bool ipv6 = strchr(s->options.nfs_listen, ':') != NULL;
+    snprintf(host, sizeof(host), "%s%s%s:111", ipv6 ? "[" : "", s->options.nfs_listen, ipv6 ? "]" : "");
+    int r = nfs_server_listen_portmap(s->node.nfs, host);
+    if (r < 0)
+        control_error_set(
+            e, r,
+            r == ERR_SYS(EADDRINUSE) ? "An rpcbind runs here: leave --portmap out, and ashlard tells it."
+                                     : "Port 111 needs privileges.",
+            "the portmapper's port 111 of %s cannot be opened: %s", s->options.nfs_listen, error_text(r));
+    return r;
+}
+
+static int nfs_listen(struct server *s, struct control_error *e) may_yield
+{
+    char address[WORLD_ADDRESS_SIZE];
+    struct port p = nfs_port(s);
+    if (s->node.nfs == NULL)
+        return 0;
+    port_address(&p, address);
+    int r = nfs_server_listen(s->node.nfs, address);
+    if (r < 0)
+        return port_failed(&p, r, e);
+    s->node.nfs_port = port_of(nfs_server_address(s->node.nfs, 0), p.port);
+    if (s->options.portmap)
+        return portmap_listen(s, e);
+    r = nfs_server_register(s->node.nfs);
+    if (r < 0)
+        LOG_INFO("no rpcbind was told of NFS (%s): clients name the ports, as `ashlar fs show` says",
+                 error_text(r));
+    return 0;
+}
+
+static int clients_start(struct server *s, struct control_error *e) may_yield
+{
+    int r = nbd_listen(s, e);
+    return r < 0 ? r : nfs_listen(s, e);
 }
 
 static int monitor_start(struct server *s, struct control_error *e) may_yield
@@ -185,8 +303,8 @@ static int serving_start(struct server *s, struct control_error *e) may_yield
 {
     node_set_state(&s->node, NODE_READY);
     server_notify("READY=1");
-    LOG_INFO("ashlard %s is ready: %s, NBD on %s port %u", ASHLAR_VERSION, s->dir, s->options.nbd_listen,
-             s->node.nbd_port);
+    LOG_INFO("ashlard %s is ready: %s, NBD on %s port %u, NFS on %s port %u", ASHLAR_VERSION, s->dir,
+             s->options.nbd_listen, s->node.nbd_port, s->options.nfs_listen, s->node.nfs_port);
     return 0;
 }
 /* Commands under way end before anything is taken from under them. */
@@ -212,6 +330,8 @@ static const struct step {
     {"pool", server_pool_start, NULL},                       /* the first time: formats the drives */
     {"drives", drives_start, drives_stop},                   /* opens, attaches to each reactor */
     {"NBD server", nbd_start, nbd_stop},                     /* takes exports, no clients yet */
+    {"mounts", fuse_start, fuse_stop},                       /* FUSE: DIR/fs.sock */
+    {"NFS server", nfs_start, nfs_stop},                     /* the same as NBD */
     {"volumes", volumes_start, volumes_stop},                /* opens all, registers exports */
     {"clients", clients_start, NULL},                        /* the listeners */
     {"monitor", monitor_start, monitor_stop},                /* looks after drives and volumes */
