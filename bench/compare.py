@@ -137,7 +137,7 @@ def start_ashlard(args, folder, workload):
 
     memory = '256M' if workload.ours == 'drive' else '4G'
     drives = '2' if workload.protect != 'none' else '1'
-    server = Server(folder, [os.path.join(args.build, 'ashlard'), '--dir', node, '--nbd-port', str(free_port()),
+    server = Server(folder, [os.path.join(args.build, 'ashlard'), '--dir', node, '--nbd-port', str(free_port()), '--nfs-port', '0',
                              '--memory', memory, '--drives', drives, '--drive-size', '16G'] + args.ashlard_options,
                     lambda: tell('status'), 'nbd+unix:///v?socket=%s/nbd.sock' % node)
     if not tell('volume', 'create', 'v', '--size', str(args.size), '--protect', workload.protect) or \

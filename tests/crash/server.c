@@ -140,8 +140,9 @@ static void launch(struct server *s)
     char program[600], port[16];
     snprintf(program, sizeof(program), "%s/ashlard", s->build);
     snprintf(port, sizeof(port), "%u", s->port);
-    char *argv[] = {program, "--dir",    s->node_dir, "--drives",   "4",  "--drive-size",
-                    "2G",    "--memory", "128M",      "--nbd-port", port, NULL};
+    char *argv[] = {program,        "--dir",      s->node_dir, "--drives", "4",
+                    "--drive-size", "2G",         "--memory",  "128M",     "--nbd-port",
+                    port,           "--nfs-port", "0",         NULL};
     s->pid = spawn(s, argv);
 }
 

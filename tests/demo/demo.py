@@ -18,6 +18,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from content import MIB, Content, compare, connect  # noqa: E402
+from files import Files  # noqa: E402
 from node import BLOCK, SLOW, Node, merge, run, total, wait_until  # noqa: E402
 
 VOLUMES = {'plain': 'none', 'twofold': 'mirror:2', 'threefold': 'mirror:3'}
@@ -62,6 +63,7 @@ class Demo:
         self.good_state = None  # what drive list says of a drive that is well
         self.copy_seconds = 60.0  # of the quickest copy
         self.damaged = []  # (drive path, offset, length, kind, volume)
+        self.files = Files(self, args.image_mib < 1024)
 
     # ---- Helpers of the steps ----
 
@@ -341,6 +343,10 @@ class Demo:
         used = self.node.volume(name)['used_bytes']
         return used if used <= limit else None
 
+    def keep_files(self):
+        self.node.ashlar('volume', 'delete', 'threefold', '--yes')
+        self.files.run()
+
     def end(self):
         self.report.step('Stop')
         self.stop()
@@ -352,7 +358,7 @@ class Demo:
         self.paths = [d['path'] for d in self.node.drives()]
         self.good_state = self.node.drives()[0]['state']
         for step in (self.store, self.kill, self.damage, self.read_damaged, self.scrub, self.lose_one,
-                     self.lose_two, self.trim, self.end):
+                     self.lose_two, self.trim, self.keep_files, self.end):
             step()
 
 
@@ -437,6 +443,7 @@ def main():
         report.holds(False, 'the demonstration could not go on: %s: %s' % (type(error).__name__, error))
         report.say('the end of the log:\n' + demo.node.log_tail())
     finally:
+        demo.files.leave()
         demo.node.kill()
         if args.keep:
             print('   kept: %s' % folder)

@@ -58,6 +58,7 @@ class Node:
         self.log_path = os.path.join(folder, 'ashlard.log')
         self.options = options
         self.port = free_port()
+        self.nfs_port = free_port()
         self.process = None
         os.mkdir(self.dir)
 
@@ -68,7 +69,8 @@ class Node:
         started = time.monotonic()
         with open(self.log_path, 'ab') as log:
             self.process = subprocess.Popen(
-                [os.path.join(self.build, 'ashlard'), '--dir', self.dir, '--nbd-port', str(self.port)] + self.options,
+                [os.path.join(self.build, 'ashlard'), '--dir', self.dir, '--nbd-port', str(self.port),
+                 '--nfs-port', str(self.nfs_port)] + self.options,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self._answers, 10, 'ashlard answers status')
         return time.monotonic() - started

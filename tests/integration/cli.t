@@ -16,19 +16,19 @@ mkdir "$TEST_TMP/lost"
 echo '{"version": 1, "node": "11111111-1111-1111-1111-111111111111", "pool": "11111111-1111-1111-1111-111111111112"}' \
     >"$TEST_TMP/lost/node.json"
 fails 'a lost coord.json is no first start' 1 'coord.json is gone.*' \
-    server --dir "$TEST_TMP/lost" --nbd-port "$(free_port)" "${small[@]}"
+    server --dir "$TEST_TMP/lost" --nbd-port "$(free_port)" --nfs-port 0 "${small[@]}"
 is "$(ls "$TEST_TMP/lost")" "$(printf 'ashlard.lock\nnode.json')" 'and nothing was made there'
 fails 'a drive that does not exist is named' 1 '/nonexistent/disk' \
-    server --dir "$TEST_TMP/d1" --nbd-port "$(free_port)" --drive /nonexistent/disk
+    server --dir "$TEST_TMP/d1" --nbd-port "$(free_port)" --nfs-port 0 --drive /nonexistent/disk
 
 # ---- one node a folder, one a port ----
 start_node "${small[@]}" || bail 'the node starts'
 fails 'a second node on the folder is refused and says who has it' 1 "in use by another ashlard, process $NODE_PID" \
-    server --dir "$NODE_DIR" --nbd-port "$(free_port)"
+    server --dir "$NODE_DIR" --nbd-port "$(free_port)" --nfs-port 0
 fails 'a busy port is refused with what to do' 1 "port $NODE_PORT.*(in use|nbd-port)" \
     server --dir "$TEST_TMP/d2" --nbd-port "$NODE_PORT" "${small[@]}"
 ok 'and the first node still answers' ashlar status
-"$ASHLAR_BUILD/ashlard" --dir "$TEST_TMP/d2" --nbd-port "$(free_port)" --drives 1 --drive-size 128M 2>/dev/null &
+"$ASHLAR_BUILD/ashlard" --dir "$TEST_TMP/d2" --nbd-port "$(free_port)" --nfs-port 0 --drives 1 --drive-size 128M 2>/dev/null &
 EXTRA_PIDS+=($!)
 ok 'on another port the start goes on' wait_for 10 ashlar -s "$TEST_TMP/d2/ashlar.sock" status
 is "$(ashlar -s "$TEST_TMP/d2/ashlar.sock" drive add "$TEST_TMP/d2-extra" --json | json 'd["size_bytes"]')" \
@@ -53,6 +53,7 @@ while read -r command; do
     ok "$command --help" ashlar $command --help
     group=${command%% *}
     case $group in drive | volume) page=ashlar-$group.1 ;; export | unexport) page=ashlar-export.1 ;;
+    fs | quota) page=ashlar-fs.1 ;;
     scrub | repair) page=ashlar-scrub.1 ;; check | inspect) page=ashlar-$group.1 ;; *) page=ashlar.1 ;; esac
     text=$(MANWIDTH=300 man -l "$LIB_ROOT/man/$page" 2>/dev/null | col -b)
     missing=
@@ -104,7 +105,7 @@ is "$(ashlar volume show v1 --json | json 'd["scrub"]["result"]')" ok 'it ended 
 ok 'repair of all' ashlar repair --all
 fails 'scrub of one or all, not both' 2 'one volume' ashlar scrub v1 --all
 ok 'top gives one sample' ashlar top --once --interval 0.1
-is "$(ashlar top --once --interval 0.1 --json | json 'sorted(d)')" '["cache", "drives", "seconds", "volumes"]' 'and in JSON'
+is "$(ashlar top --once --interval 0.1 --json | json 'sorted(d)')" '["cache", "drives", "file_systems", "seconds", "volumes"]' 'and in JSON'
 like "$(ashlar events --json | json '[e["kind"] for e in d]')" 'scrub' 'events know of the scrub'
 
 # ---- drives ----

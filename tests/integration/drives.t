@@ -54,7 +54,7 @@ cp "$TEST_TMP/image" "$TEST_TMP/foreign"
 mke2fs -q -F -t ext4 "$TEST_TMP/foreign" 32M
 mkdir "$TEST_TMP/other"
 fails 'a drive with a file system on it is refused' any '(ext|file system|foreign|not empty|force)' \
-    timeout 20 "$ASHLAR_BUILD/ashlard" --dir "$TEST_TMP/other" --nbd-port "$(free_port)" --drive "$TEST_TMP/foreign"
+    timeout 20 "$ASHLAR_BUILD/ashlard" --dir "$TEST_TMP/other" --nbd-port "$(free_port)" --nfs-port 0 --drive "$TEST_TMP/foreign"
 fails 'a drive of another pool is refused' any . \
-    timeout 20 "$ASHLAR_BUILD/ashlard" --dir "$TEST_TMP/other" --nbd-port "$(free_port)" --drive "$first"
+    timeout 20 "$ASHLAR_BUILD/ashlard" --dir "$TEST_TMP/other" --nbd-port "$(free_port)" --nfs-port 0 --drive "$first"
 done_testing

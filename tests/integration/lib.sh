@@ -130,6 +130,7 @@ TEST_TMP=$(mktemp -d "${TMPDIR:-/var/tmp}/ashlar-test.XXXXXX")
 NODE_DIR=$TEST_TMP/node
 NODE_LOG=$TEST_TMP/ashlard.log
 NODE_PORT=
+NODE_NFS_PORT=
 NODE_PID=
 NODE_ARGS=()
 EXTRA_PIDS=() # of a test's own background processes; ended with it
@@ -148,7 +149,8 @@ start_node() {
     local limit
     if [ $# -gt 0 ]; then NODE_ARGS=("$@"); fi
     [ -n "$NODE_PORT" ] || NODE_PORT=$(free_port)
-    "$ASHLAR_BUILD/ashlard" --dir "$NODE_DIR" --nbd-port "$NODE_PORT" "${NODE_ARGS[@]}" >>"$NODE_LOG" 2>&1 </dev/null &
+    [ -n "$NODE_NFS_PORT" ] || NODE_NFS_PORT=$(free_port)
+    "$ASHLAR_BUILD/ashlard" --dir "$NODE_DIR" --nbd-port "$NODE_PORT" --nfs-port "$NODE_NFS_PORT" "${NODE_ARGS[@]}" >>"$NODE_LOG" 2>&1 </dev/null &
     NODE_PID=$!
     limit=$((SECONDS + 10 * ASHLAR_SLOW + 1))
     until node_answers >/dev/null 2>&1; do
@@ -208,6 +210,22 @@ make_volume() {
         ashlar export "$1" --nbd >>"$TEST_TMP/make.log" 2>&1 && return 0
     diag <"$TEST_TMP/make.log"
     bail "volume $1 could not be made"
+}
+
+# nfs_url PATH [OPTION=VALUE…]: as root, who is root there too where the export lets him.
+nfs_url() {
+    local path=$1 options="version=3&nfsport=$NODE_NFS_PORT&mountport=$NODE_NFS_PORT&uid=0&gid=0"
+    shift
+    for option; do options+="&$option"; done
+    echo "nfs://127.0.0.1$path?$options"
+}
+
+# make_fs NAME [OPTIONS of fs create…]: creates, and exports it over NFS with root as root.
+make_fs() {
+    ashlar fs create "$@" >"$TEST_TMP/make.log" 2>&1 &&
+        ashlar export "$1" --nfs --no-root-squash >>"$TEST_TMP/make.log" 2>&1 && return 0
+    diag <"$TEST_TMP/make.log"
+    bail "file system $1 could not be made"
 }
 
 # For what a test cannot go on without.

@@ -47,7 +47,7 @@ for name in plain twofold; do ok "$name is there after the kill" pattern "$(uri 
 
 second() { timeout 20 "$ASHLAR_BUILD/ashlard" "$@"; }
 fails 'a second node on the same folder is refused, with the reason' any '([Ii]n use|lock|another|running)' \
-    second --dir "$NODE_DIR" --nbd-port "$(free_port)"
+    second --dir "$NODE_DIR" --nbd-port "$(free_port)" --nfs-port 0
 mkdir "$TEST_TMP/other"
 fails 'a busy port is named' any "($NODE_PORT|port|in use)" \
     second --dir "$TEST_TMP/other" --nbd-port "$NODE_PORT" --drives 1 --drive-size 256M

@@ -407,8 +407,11 @@ int fs_rename(struct fs *fs, const struct fs_request *rq, uint64_t from_dir, con
     n->ino = 0;
     reply_keep(fs, rq, ino);
     tell(fs, rq,
-         &(struct fs_event){
-             .kind = FS_EVENT_NAME_REMOVED, .ino = from_dir, .child = ino, .name = from, .name_len = from_len});
+         &(struct fs_event){.kind = FS_EVENT_NAME_REMOVED,
+                            .ino = from_dir,
+                            .child = ino,
+                            .name = from,
+                            .name_len = from_len});
     return name_add(fs, rq, to_dir, to, to_len, ino);
 }
 
@@ -461,8 +464,12 @@ int fs_readdir(struct fs *fs, const struct fs_request *rq, uint64_t dir, uint64_
 int fs_statfs(struct fs *fs, const struct fs_request *rq, uint64_t ino, struct fs_statfs *ret,
               struct fs_attr *ret_attr)
 {
-    *ret = (struct fs_statfs){.total_bytes = GIB, .free_bytes = GIB / 2, .available_bytes = GIB / 2,
-                              .total_inodes = INODES, .free_inodes = INODES, .available_inodes = INODES};
+    *ret = (struct fs_statfs){.total_bytes = GIB,
+                              .free_bytes = GIB / 2,
+                              .available_bytes = GIB / 2,
+                              .total_inodes = INODES,
+                              .free_inodes = INODES,
+                              .available_inodes = INODES};
     return fs_getattr(fs, rq, ino, 0, ret_attr);
 }
 
@@ -747,7 +754,8 @@ int fs_lock_clear_client(struct fs *fs, enum fs_lock_protocol p, const char *cli
         struct fake_lock *o = &fs->locks[i];
         if (o->ino != 0 && o->lock.protocol == p && strcmp(o->lock.client, client) == 0 &&
             (ino == 0 || o->ino == ino) &&
-            (owner_len == 0 || (o->lock.owner_len == owner_len && memcmp(o->lock.owner, owner, owner_len) == 0)))
+            (owner_len == 0 ||
+             (o->lock.owner_len == owner_len && memcmp(o->lock.owner, owner, owner_len) == 0)))
             o->ino = 0;
     }
     waitq_wake_all(&fs->unlocked);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file system in memory behind fs.h, for tests of protocols: names, data, attributes, opens, recent replies,
- * whole-file locks, watches. It checks no permissions and counts what is asked of it. */
+/* A file system in memory behind fs.h, for tests of protocols: names, data, attributes, opens, recent
+ * replies, whole-file locks, watches. It checks no permissions and counts what is asked of it. */
 #ifndef ASHLAR_FAKE_FS_H
 #define ASHLAR_FAKE_FS_H
 

@@ -256,8 +256,10 @@ static void a_hello_is_checked(void **state)
 {
     (void)state;
     uint8_t b[sizeof(struct wire_hello) + 8];
-    struct wire_hello h = {.version = le32_make(WIRE_VERSION), .name_len = le32_make(4),
-                           .label_len = le32_make(4), .session = {1}};
+    struct wire_hello h = {.version = le32_make(WIRE_VERSION),
+                           .name_len = le32_make(4),
+                           .label_len = le32_make(4),
+                           .session = {1}};
     struct fuse_hello r;
     memcpy(h.magic, WIRE_MAGIC, WIRE_MAGIC_LEN);
     memcpy(b, &h, sizeof(h));
@@ -287,8 +289,8 @@ static void a_table_finds_what_it_was_given_until_nothing_counts(void **state)
         fuse_table_get(&t, ino * 4096)->lookups = ino;
     assert_int_equal(t.count, 5000);
     uint32_t seen = 0;
-    FUSE_TABLE_FOREACH (&t, n)
-        seen++;
+    FUSE_TABLE_FOREACH(&t, n)
+    seen++;
     assert_int_equal(seen, 5000);
     struct fuse_node *n = fuse_table_find(&t, 77 * 4096);
     assert_int_equal(n->lookups, 77);

@@ -228,8 +228,8 @@ static void may_yield op_wide(struct model *m)
     }
 }
 
-/* Several ranges at once, some of which overlap or are cut: deletions and insertions here and there in them, of
- * as many bytes together as was asked for. */
+/* Several ranges at once, some of which overlap or are cut: deletions and insertions here and there in them,
+ * of as many bytes together as was asked for. */
 static void may_yield op_ranges(struct model *m)
 {
     struct tree_range ranges[TREE_RANGES_MAX];
