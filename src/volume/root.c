@@ -2,6 +2,7 @@
 /* Roots: a ring in system group 0. A new root never overwrites the one before it, so a torn write costs at
  * most itself. */
 #include "runtime/checksum.h"
+#include "runtime/log.h"
 #include "volume/volume_internal.h"
 
 static uint32_t root_crc(const struct disk_root *r)
@@ -75,6 +76,59 @@ int root_write(struct volume *v, uint64_t txg, const struct disk_node_pointer *p
     }
     page_put(page, 1);
     return r;
+}
+
+/* Has the member this root? What is newer in its place is as good. */
+static bool root_holds(const struct volume *v, const struct disk_root *root, uint64_t txg)
+{
+    return !root_check(root, v->record.id) && le64_get(root->txg) >= txg &&
+           le64_get(root->txg) % ROOT_RING_BLOCKS == txg % ROOT_RING_BLOCKS;
+}
+
+/* One member's copy of a root that was written since opening. */
+static may_yield bool root_copy_good(struct volume *v, uint32_t member, uint64_t txg, struct page *page)
+{
+    struct group *g = v->system[0];
+    struct iovec iov = {.iov_base = page->data, .iov_len = BLOCK_SIZE};
+    struct group_read read = {.group = g,
+                              .block = (uint32_t)(txg % ROOT_RING_BLOCKS),
+                              .blocks = 1,
+                              .iov = &iov,
+                              .iov_count = 1,
+                              .page = page,
+                              .verify = VERIFY_NONE,
+                              .only = (int)member};
+
+    if (g->members[member].state != MEMBER_CURRENT || !group_drive_usable(g->members[member].drive))
+        return true; /* nothing is expected of it */
+    if (!group_read(&read) && root_holds(v, (const struct disk_root *)page->data, txg))
+        return true;
+    /* Lost meanwhile: that is told elsewhere. */
+    if (g->members[member].state != MEMBER_CURRENT || !group_drive_usable(g->members[member].drive))
+        return true;
+    char id[UUID_TEXT_SIZE];
+    uuid_format(group_drive_id(g->members[member].drive), id);
+    event_raise(LOG_WARNING_, "root-damaged",
+                "volume %s: drive %s: the root of txg %llu is damaged; new ones follow", v->record.name, id,
+                (unsigned long long)txg);
+    return false;
+}
+
+int root_scrub(struct volume *v, uint32_t *ret_bad)
+{
+    struct page *page;
+    uint32_t bad = 0;
+    int r = page_alloc_wait(1, DEADLINE_NEVER, &page);
+
+    if (r)
+        return r;
+    /* The newest, which a start needs, and the one before, which it may fall back to. */
+    for (uint64_t i = 0; i < MIN(v->commits, 2u); i++)
+        for (uint32_t m = 0; m < v->system[0]->member_count; m++)
+            bad += !root_copy_good(v, m, v->committed - i, page);
+    page_put(page, 1);
+    *ret_bad = bad;
+    return 0;
 }
 
 int root_find(struct volume *v, struct disk_root *ret, uint64_t *ret_txg_max)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scrub: reads every copy of everything that the newest root references, compares with the checksums,
- * rewrites what is wrong from a right copy, and names what is lost. Roots and log are made anew by two
- * commits at its end: what they replace is not read any more.
+ * rewrites what is wrong from a right copy, and names what is lost. Roots are looked at, too; they and the
+ * log are made anew by two commits at its end: what they replace is not read any more.
  */
 #include "runtime/log.h"
 #include "volume/job.h"
@@ -74,11 +74,17 @@ static may_yield int scrub_run(struct volume *v)
     w.birth_max = v->committed;
     v->damage_count = 0; /* found again where it is still there */
     v->damage_dropped = 0;
-    r = job_walk_run(&w);
+    uint32_t bad_roots = 0;
+    r = root_scrub(v, &bad_roots);
+    v->scrub.bad_copies += bad_roots;
+    if (!r)
+        r = job_walk_run(&w);
     for (int i = 0; !r && i < 2 && !v->read_only; i++) {
         txg_dirty(v);
         r = txg_reclaim(v);
     }
+    if (!r && !v->read_only)
+        v->scrub.repaired_copies += bad_roots;
     return r;
 }
 

@@ -138,6 +138,9 @@ int root_write(struct volume *v, uint64_t txg, const struct disk_node_pointer *p
 /* 0 or ERR_VOLUME_CORRUPT; untrusted input. */
 int root_check(const struct disk_root *r, struct uuid volume) MUST_CHECK;
 void root_seal(struct disk_root *r);
+/* Copies of the newest two roots (of those written since opening) that are not as they were written; each is
+ * told. The next two commits make them needless. */
+int root_scrub(struct volume *v, uint32_t *ret_bad) MUST_CHECK may_yield;
 /* The newest valid root over all readable members; *ret_txg_max: highest txg in any valid one. */
 int root_find(struct volume *v, struct disk_root *ret, uint64_t *ret_txg_max) MUST_CHECK may_yield;
 

@@ -217,12 +217,81 @@ static void rot_of_what_was_flushed_is_no_torn_write_at_the_next_start(void **st
     drive_test_run(rot_at_rest, NULL);
 }
 
+/* Garbage over one copy of a root. */
+static bool rot_root(struct volume *v, uint64_t txg)
+{
+    struct disk_root root;
+    bool found = false;
+
+    for (uint32_t d = 0; d < TEST_DRIVES && !found; d++) {
+        char name[8];
+        snprintf(name, sizeof(name), "d%u", d);
+        int fd = open(drive_test_path(name), O_RDWR | O_CLOEXEC);
+        for (off_t at = 0; fd >= 0 && !found && pread(fd, &root, sizeof(root), at) == (ssize_t)sizeof(root);
+             at += BLOCK_SIZE)
+            if (!root_check(&root, v->record.id) && le64_get(root.txg) == txg)
+                found = pwrite(fd, "rotten", 6, at + 64) == 6;
+        close(fd);
+    }
+    return found;
+}
+
+static may_yield void scrub_wait(struct volume *v)
+{
+    CHECK_EQ(volume_scrub_start(v, 0), 0);
+    while (v->scrub.running)
+        (void)fiber_sleep(NSEC_PER_MSEC);
+    CHECK_EQ(v->scrub.result, 0);
+}
+
+static may_yield void rotten_root(void *arg)
+{
+    struct pool p;
+    struct volume *v;
+
+    pool_open(&p);
+    struct uuid id = pool_volume(&p, arg, BLOCKS * BLOCK_SIZE);
+    if (CHECK_EQ(volume_open(&p.env, id, &v), 0)) {
+        CHECK_EQ(test_write(v, 0, 8, 1, 0), 0);
+        CHECK_EQ(volume_commit(v), 0);
+        CHECK_EQ(test_write(v, 0, 8, 2, 0), 0);
+        CHECK_EQ(volume_commit(v), 0);
+        scrub_wait(v);
+        CHECK_EQ(v->scrub.bad_copies, 0);
+        CHECK(rot_root(v, v->committed)); /* scrub commits first: then it is the one before */
+        scrub_wait(v);
+        CHECK_EQ(v->scrub.bad_copies, 1);
+        CHECK_EQ(v->scrub.repaired_copies, 1);
+        CHECK_EQ(v->scrub.lost_blocks, 0);
+        scrub_wait(v);
+        CHECK_EQ(v->scrub.bad_copies, 0);
+        CHECK(test_holds(v, 0, 8, 2));
+        CHECK_EQ(volume_close(v), 0);
+    }
+    pool_close(&p);
+}
+
+static void scrub_counts_and_repairs_a_rotten_root(void **state)
+{
+    (void)state;
+    drive_test_run(rotten_root, "mirror:2");
+}
+static void scrub_counts_and_repairs_a_rotten_root_without_another_copy(void **state)
+{
+    (void)state;
+    drive_test_run(rotten_root, "none");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_replay_that_was_interrupted_after_a_commit_loses_nothing,
                                         drive_test_setup, drive_test_teardown),
         cmocka_unit_test_setup_teardown(rot_of_what_was_flushed_is_no_torn_write_at_the_next_start,
+                                        drive_test_setup, drive_test_teardown),
+        cmocka_unit_test_setup_teardown(scrub_counts_and_repairs_a_rotten_root, drive_test_setup,
+                                        drive_test_teardown),
+        cmocka_unit_test_setup_teardown(scrub_counts_and_repairs_a_rotten_root_without_another_copy,
                                         drive_test_setup, drive_test_teardown),
         cmocka_unit_test_setup_teardown(a_volume_whose_drives_all_came_back_opens, drive_test_setup,
                                         drive_test_teardown),
