@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The node has another working folder: paths are sent whole. Ids and absolute ones stay as they are. */
@@ -54,10 +55,15 @@ int cmd_drive_add(struct cli *c)
     uint64_t size_bytes = 0;
     if (size != NULL && size_parse(size, &size_bytes) < 0)
         return cli_wrong(c, "\"%s\" is not a size, as 10G or 1.5T", size);
+    struct stat st;
+    bool device = stat(where, &st) == 0 && S_ISBLK(st.st_mode);
     if (force && !cli_confirm(c, "Whatever is on %s will be overwritten.", where))
         return CLI_FAILED;
-    json_t *request =
-        json_pack("{ss so sb}", "cmd", "drive-add", "path", control_text(where), "force", (int)force);
+    if (device && !force &&
+        !cli_confirm(c, "Unless it is a drive of this pool, whatever is on %s will be overwritten.", where))
+        return CLI_FAILED;
+    json_t *request = json_pack("{ss so sb sb}", "cmd", "drive-add", "path", control_text(where), "force",
+                                (int)force, "confirmed", (int)device);
     json_t *drive = NULL;
     if (size != NULL)
         json_object_set_new(request, "size_bytes", json_integer((json_int_t)size_bytes));

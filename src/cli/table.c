@@ -60,7 +60,8 @@ const struct cli_command cli_commands[] = {
      "take a device or file into the pool",
      "Formats PATH and uses it for new data. A file that does not exist is made. A drive of this pool that "
      "was\n"
-     "missing is taken back as it is. Anything that holds something else is refused without --force.\n",
+     "missing is taken back as it is. Anything that holds something else is refused without --force; a "
+     "device is asked for in any case.\n",
      cmd_drive_add},
     {"drive remove", "DRIVE", 1, 1, COMPLETE_DRIVE, OPTIONS(YES, NO_WAIT), "take a drive out of the pool",
      "DRIVE is its path or id. Refuses if a volume would lose data, or could not get its redundancy back on\n"

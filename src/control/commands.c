@@ -39,7 +39,7 @@ const struct control_command control_commands[] = {
     {"drive-list", CONTROL_ANYTIME, ARGS({"all", CONTROL_BOOL, false, 0}), control_drive_list},
     {"drive-add", 0,
      ARGS({"path", CONTROL_STRING, true, NODE_PATH_MAX - 1}, {"size_bytes", CONTROL_UINT, false, INT64_MAX},
-          FORCE),
+          {"confirmed", CONTROL_BOOL, false, 0}, FORCE),
      control_drive_add},
     {"drive-remove", 0, ARGS(DRIVE, NO_WAIT), control_drive_remove},
     {"drive-replace", 0, ARGS(DRIVE, {"path", CONTROL_STRING, false, NODE_PATH_MAX - 1}, FORCE, NO_WAIT),

@@ -76,9 +76,9 @@ int control_drive_add(struct control_call *call, const json_t *request, json_t *
     struct node *n = call->node;
     struct node_drive *d = NULL;
     fmutex_lock(&n->changing);
-    int r =
-        node_drive_add(n, control_arg_string(request, "path", ""), control_arg_uint(request, "size_bytes", 0),
-                       control_arg_bool(request, "force"), &d, &call->error);
+    int r = node_drive_add(n, control_arg_string(request, "path", ""),
+                           control_arg_uint(request, "size_bytes", 0), control_arg_bool(request, "confirmed"),
+                           control_arg_bool(request, "force"), &d, &call->error);
     if (r == 0)
         node_repair_all(n); /* it may be what a volume waits for */
     fmutex_unlock(&n->changing);

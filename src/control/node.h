@@ -189,8 +189,9 @@ enum drive_state node_drive_state(struct node *n, struct node_drive *d, char *re
 const char *node_drive_state_name(struct node *n, struct node_drive *d) may_yield;
 /* Formats (or finds again, if it is a recorded drive that was missing) and takes into use. size_bytes 0: the
  * device's, the existing file's, or the pool's usual size for a new file. */
-int node_drive_add(struct node *n, const char *path, uint64_t size_bytes, bool force, struct node_drive **ret,
-                   struct control_error *e) MUST_CHECK may_yield;
+/* confirmed: somebody means it that a device is overwritten, even one that seems to be empty. */
+int node_drive_add(struct node *n, const char *path, uint64_t size_bytes, bool confirmed, bool force,
+                   struct node_drive **ret, struct control_error *e) MUST_CHECK may_yield;
 /* Checks first that no volume would lose data by it and that its redundancy can be restored. Takes the drive
  * out of use; repair is the caller's (node_repair_all). */
 int node_drive_remove(struct node *n, struct node_drive *d, struct control_error *e) MUST_CHECK may_yield;

@@ -3,13 +3,14 @@
 #include "control/node_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* Formats what is (or is not yet) at the path as a drive of this pool. */
-static int drive_make(struct node *n, const char *path, uint64_t size_bytes, bool force,
+static int drive_make(struct node *n, const char *path, uint64_t size_bytes, bool confirmed, bool force,
                       struct control_error *e) may_yield
 {
     struct stat st;
@@ -18,6 +19,11 @@ static int drive_make(struct node *n, const char *path, uint64_t size_bytes, boo
         int r = ERR_SYS(errno);
         control_error_set(e, r, "", "%s: %s", path, error_text(r));
         return r;
+    }
+    if (exists && S_ISBLK(st.st_mode) && !confirmed && !force) {
+        control_error_set(e, ERR_DRIVE_FOREIGN, "Check the path; --yes says that you mean it.",
+                          "%s is a device, and whatever is on it would be overwritten", path);
+        return ERR_DRIVE_FOREIGN;
     }
     struct drive_format_options o = {.path = path, .pool_id = n->pool_id, .force = force};
     if (!exists || (S_ISREG(st.st_mode) && st.st_size == 0))
@@ -108,8 +114,8 @@ static bool is_ours(struct node *n, const char *path) may_yield
     return true;
 }
 
-int node_drive_add(struct node *n, const char *path, uint64_t size_bytes, bool force, struct node_drive **ret,
-                   struct control_error *e)
+int node_drive_add(struct node *n, const char *path, uint64_t size_bytes, bool confirmed, bool force,
+                   struct node_drive **ret, struct control_error *e)
 {
     if (path[0] != '/' || strlen(path) >= NODE_PATH_MAX) {
         control_error_set(e, ERR_INVALID, "Give the whole path, beginning with /.", "\"%.80s\" is not a path",
@@ -129,7 +135,7 @@ int node_drive_add(struct node *n, const char *path, uint64_t size_bytes, bool f
         return ERR_EXISTS;
     }
     if (!is_ours(n, path)) {
-        int r = drive_make(n, path, size_bytes, force, e);
+        int r = drive_make(n, path, size_bytes, confirmed, force, e);
         if (r < 0)
             return r;
     }
@@ -270,6 +276,27 @@ int node_drive_remove(struct node *n, struct node_drive *d, struct control_error
 
 /* ---- Replacing ---- */
 
+/* To PATH.replaced, or PATH.replaced.2 and so on: one that was kept before stays. */
+static int move_aside(const char *path, char *ret_aside, size_t size)
+{
+    for (uint32_t i = 1; i < 1000; i++) {
+        char number[16] = "";
+        if (i > 1)
+            snprintf(number, sizeof(number), ".%u", i);
+        snprintf(ret_aside, size, "%s.replaced%s", path, number);
+        if (renameat2(AT_FDCWD, path, AT_FDCWD, ret_aside, RENAME_NOREPLACE) == 0)
+            return 0;
+        struct stat st;
+        bool unable = errno == EINVAL || errno == ENOSYS; /* a file system without such a rename */
+        if (unable && lstat(ret_aside, &st) < 0 && errno == ENOENT)
+            return rename(path, ret_aside);
+        if (!unable && errno != EEXIST)
+            return -1;
+    }
+    errno = EEXIST;
+    return -1;
+}
+
 /* Makes way at the old path: what is there is the rest of the lost drive, and never a drive that works. */
 static int old_path_clear(struct node *n, struct node_drive *d, struct control_error *e) may_yield
 {
@@ -286,11 +313,10 @@ static int old_path_clear(struct node *n, struct node_drive *d, struct control_e
     if (lstat(d->path, &st) < 0 || !S_ISREG(st.st_mode))
         return 0; /* gone, or a device: formatting looks at what is there */
     char aside[NODE_PATH_MAX + 16];
-    snprintf(aside, sizeof(aside), "%s.replaced", d->path);
     /* A stump is worthless. A whole file may still be of use to somebody with nothing else left: kept aside.
      */
     bool stump = (uint64_t)st.st_size < d->size_bytes;
-    if ((stump ? unlink(d->path) : rename(d->path, aside)) < 0) {
+    if ((stump ? unlink(d->path) : move_aside(d->path, aside, sizeof(aside))) < 0) {
         int r = ERR_SYS(errno);
         control_error_set(e, r, "Remove the file by hand, or name another path.",
                           "the rest of the lost drive, %s, cannot be moved out of the way: %s", d->path,
@@ -321,7 +347,7 @@ int node_drive_replace(struct node *n, struct node_drive *d, const char *path, b
         return r;
     struct node_drive *fresh = NULL;
     if (!is_ours(n, new_path))
-        r = drive_make(n, new_path, d->size_bytes, force, e);
+        r = drive_make(n, new_path, d->size_bytes, true, force, e);
     if (r == 0)
         r = drive_take_in(n, new_path, &fresh, e);
     if (r < 0)

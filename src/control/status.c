@@ -40,7 +40,7 @@ static uint64_t json_number_of(const json_t *o, const char *key)
 }
 
 struct capacity {
-    uint64_t raw_bytes, free_bytes;
+    uint64_t raw_bytes, used_bytes, free_bytes; /* the rest is what the drives keep account with */
 };
 
 /* Sparse file drives promise more than their file system may have. Told once a file system. */
@@ -75,6 +75,7 @@ static json_t *drives_part(struct node *n, struct capacity *capacity, json_t *pr
         const char *state = json_string_value(json_object_get(o, "state"));
         if (state != NULL && strcmp(state, "ok") == 0) {
             capacity->raw_bytes += json_number_of(o, "size_bytes");
+            capacity->used_bytes += json_number_of(o, "used_bytes");
             capacity->free_bytes += json_number_of(o, "free_bytes");
             host_problem(d, o, &low_host, problems, health);
         } else if (n->state != NODE_STARTING) {
@@ -173,8 +174,7 @@ int control_status(struct control_call *call, const json_t *request, json_t **re
                   control_uuid(n->pool_id), "dir", control_text(n->dir), "pid", (int)getpid(), "up_s", up_s,
                   "reactors", (int)n->reactor_count, "problems", problems, "capacity",
                   json_pack("{sI sI sI}", "raw_bytes", (json_int_t)capacity.raw_bytes, "free_bytes",
-                            (json_int_t)capacity.free_bytes, "used_bytes",
-                            (json_int_t)(capacity.raw_bytes - MIN(capacity.free_bytes, capacity.raw_bytes))),
+                            (json_int_t)capacity.free_bytes, "used_bytes", (json_int_t)capacity.used_bytes),
                   "memory", memory_part(n), "drives", drives, "volumes", volumes);
     return *ret_result != NULL ? 0 : control_fail_err(call, ERR_NO_MEMORY, "the status cannot be told");
 }

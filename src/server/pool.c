@@ -300,8 +300,10 @@ static int drive_create(struct server *s, const char *path, struct node_drive *r
                           "the drive %s does not exist", path);
         return ERR_NODE_CONFIG;
     }
-    if (!exists)
+    if (!exists || (S_ISREG(st.st_mode) && st.st_size == 0))
         o.size_bytes = s->options.drive_bytes;
+    else if (s->options.drive_size_given && (uint64_t)st.st_size != s->options.drive_bytes)
+        LOG_WARNING("--drive-size is for files that are made: %s exists and keeps its size", path);
     r = drive_format(&o, &ret->id, why, sizeof(why));
     if (r < 0)
         control_error_set(e, r,
@@ -394,6 +396,10 @@ int server_pool_start(struct server *s, struct control_error *e)
         json_decref(planned);
         r = pool_make(s, &p, e);
         s->node.drive_size_bytes = p.drive_bytes;
+    } else if (s->options.drive_size_given && s->options.drive_bytes != p.drive_bytes) {
+        LOG_WARNING(
+            "--drive-size is for the first start: the pool exists; `ashlar drive add PATH --size SIZE` "
+            "makes a drive of another size");
     } else if (s->options.drives_given && json_array_size(p.planned) != s->options.drives) {
         LOG_INFO("--drives is for the first start: the pool exists; add drives with `ashlar drive add PATH`");
     }

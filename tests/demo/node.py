@@ -106,6 +106,11 @@ class Node:
     def ashlar(self, *args, timeout=600):
         return run(self._ashlar(*args), timeout=timeout)
 
+    def scrub(self, volume):
+        """Returns the exit code: 1 if blocks were lost."""
+        return subprocess.run(self._ashlar('scrub', volume), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              timeout=600 * SLOW, check=False).returncode
+
     def ask(self, *args):
         """The answer of a command with --json."""
         return json.loads(self.ashlar(*args, '--json'))
