@@ -424,7 +424,10 @@ static void batch_submit(struct volume *v, struct log_batch *b)
 {
     struct log *l = &v->log;
 
-    l->marked = l->durable;
+    if (l->durable > l->carrier)
+        l->marked = l->carried;
+    l->carrier = b->sequence;
+    l->carried = l->durable;
     l->rests_ns = reactor_now_ns();
     if (b->record_count > 0)
         l->records_end = b->sequence + 1;
@@ -640,14 +643,23 @@ static bool flush_lost(const struct log *l, uint64_t sequence)
 
 /* ---- Marks ---- */
 
-/* Something is durable that no batch says so of, and no root has, and nothing else is on its way. */
-static bool mark_wanted(const struct volume *v)
+/* Something is durable that no durable batch says so of, and no root has. */
+static bool mark_lacks(const struct volume *v)
+{
+    const struct log *l = &v->log;
+    uint64_t marked = l->durable > l->carrier ? l->carried : l->marked;
+
+    return MIN(l->durable, l->records_end) > marked && l->records_end > v->root_log_sequence && !l->stopped &&
+           !v->closing;
+}
+
+/* Nothing else is on its way. */
+static bool log_rests(const struct volume *v)
 {
     const struct log *l = &v->log;
 
-    return MIN(l->durable, l->records_end) > l->marked && l->records_end > v->root_log_sequence &&
-           !l->stopped && !l->paused && !v->closing && !v->replaying && l->writing_count == 0 &&
-           list_empty(&l->queue) && !(l->open && l->open->record_count > 0);
+    return !l->paused && !v->replaying && l->writing_count == 0 && list_empty(&l->queue) &&
+           !(l->open && l->open->record_count > 0);
 }
 
 /* Takes no memory and no room that others wait for: it may be left out, and is tried again. */
@@ -658,7 +670,7 @@ static may_yield void mark_write(struct volume *v)
     struct log_batch *b;
 
     l->rests_ns = reactor_now_ns();
-    if (!ring_has_room(l, &none))
+    if (!log_rests(v) || !ring_has_room(l, &none))
         return;
     if (!l->open) {
         if (l->spare_count == 0 || batch_new(v, &b))
@@ -684,7 +696,7 @@ static may_yield void flusher_main(void *arg)
     for (;;) {
         while (!l->flusher_stop &&
                (l->want_durable <= l->durable || l->written <= l->durable || l->stopped)) {
-            l->marking = mark_wanted(v);
+            l->marking = mark_lacks(v);
             uint64_t due = l->marking ? l->rests_ns + LOG_MARK_NS : DEADLINE_NEVER;
             if (due <= reactor_now_ns())
                 mark_write(v);

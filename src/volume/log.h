@@ -99,7 +99,9 @@ struct log {
     uint64_t reserved;                   /* log blocks that the open and the closed batches will take */
     uint64_t cut_sequence, cut_position; /* of the last cut: first batch after it, and its place */
     uint64_t batches, records;
-    uint64_t marked;      /* the newest batch on its way says: every one below is durable */
+    uint64_t marked;  /* a durable batch says: every one below is durable */
+    uint64_t carrier; /* the newest batch that was sent, and what it says, once it is durable */
+    uint64_t carried;
     uint64_t records_end; /* after the newest batch with records */
     bool marking;         /* the flusher waits for the time of a mark */
     uint64_t rests_ns;    /* since when no batch was sent */
