@@ -18,7 +18,8 @@
 
 #include <stdlib.h>
 
-#define VERIFY_AT_ONCE 16u
+#define VERIFY_AT_ONCE    16u
+#define VERIFY_BLOCKS_MAX 64u /* records side by side that are verified together */
 
 struct replay {
     struct volume *volume;
@@ -92,18 +93,16 @@ static may_yield int learn(struct replay *rp)
 
 /* ---- 3: is the data there? ---- */
 
+/* Records of one batch whose blocks lie side by side are one task: random writes would cost a read each. */
 struct verify_task {
     struct replay *replay;
     struct log_found *batch;
-    struct extent extent;
+    uint32_t space, blocks;
+    uint64_t block;
     uint64_t payload; /* log block of its inline blocks */
     bool inline_payload;
+    uint32_t sums[GROUP_READ_MAX];
 };
-
-static void sums_copy(const struct extent *e, uint32_t *out)
-{
-    memcpy(out, e->sums, (size_t)e->blocks * 4);
-}
 
 static bool bit_get(const uint64_t *bits, uint32_t i)
 {
@@ -153,7 +152,7 @@ static may_yield int payload_read(struct volume *v, uint64_t position, struct pa
 }
 
 /* Puts blocks [first, first + n) of the payload to their place. */
-static may_yield int payload_write(struct volume *v, const struct extent *e, struct page *pages,
+static may_yield int payload_write(struct volume *v, const struct verify_task *e, struct page *pages,
                                    uint32_t first, uint32_t n)
 {
     struct iovec iov = {.iov_base = page_at(pages, first)->data, .iov_len = (size_t)n * BLOCK_SIZE};
@@ -171,7 +170,7 @@ static may_yield int payload_write(struct volume *v, const struct extent *e, str
 }
 
 /* A block that the log has lost may be good in its place already, so it is not touched there. */
-static may_yield int payload_put(struct volume *v, const struct extent *e, struct page *pages,
+static may_yield int payload_put(struct volume *v, const struct verify_task *e, struct page *pages,
                                  const uint64_t *bad)
 {
     for (uint32_t i = 0, n; i < e->blocks; i += n) {
@@ -196,35 +195,31 @@ static may_yield int payload_put(struct volume *v, const struct extent *e, struc
 static may_yield int verify_inline(struct verify_task *t)
 {
     struct volume *v = t->replay->volume;
-    const struct extent *e = &t->extent;
-    uint32_t sums[EXTENT_BLOCKS_MAX];
     uint64_t bad[GROUP_READ_MAX / 64];
     struct page *pages;
-    int r = page_alloc_wait(e->blocks, DEADLINE_NEVER, &pages);
+    int r = page_alloc_wait(t->blocks, DEADLINE_NEVER, &pages);
 
     if (r)
         return r;
-    sums_copy(e, sums);
-    r = payload_read(v, t->payload, pages, e->blocks, sums, bad);
+    r = payload_read(v, t->payload, pages, t->blocks, t->sums, bad);
     if (!r || r == ERR_NO_GOOD_COPY) {
-        int w = payload_put(v, e, pages, bad);
+        int w = payload_put(v, t, pages, bad);
         r = r ? r : w;
     }
-    page_put(pages, e->blocks);
+    page_put(pages, t->blocks);
     return r;
 }
 
 /* ERR_NO_GOOD_COPY: of the blocks in bad[]; ERR_GROUP_DEGRADED_BELOW: of some of these nothing could be read.
  */
-static may_yield int verify_named(struct volume *v, const struct extent *e, uint64_t bad[GROUP_READ_MAX / 64])
+static may_yield int verify_named(struct volume *v, uint32_t space, uint64_t block, uint32_t blocks,
+                                  const uint32_t *sums, uint64_t bad[GROUP_READ_MAX / 64])
 {
-    uint32_t sums[EXTENT_BLOCKS_MAX];
     struct group_check check;
 
-    sums_copy(e, sums);
     memset(bad, 0xff, GROUP_READ_MAX / 8);
-    int r = group_scrub(group_find(v->groups, e->space), (uint32_t)e->block, e->blocks, VERIFY_BLOCKS, sums,
-                        &check, bad);
+    int r =
+        group_scrub(group_find(v->groups, space), (uint32_t)block, blocks, VERIFY_BLOCKS, sums, &check, bad);
     if (r || !check.lost)
         return r;
     return check.unread ? ERR_GROUP_DEGRADED_BELOW : ERR_NO_GOOD_COPY;
@@ -235,7 +230,8 @@ static may_yield void verify_main(void *arg)
     struct verify_task *t = arg;
     uint64_t bad[GROUP_READ_MAX / 64];
 
-    int r = t->inline_payload ? verify_inline(t) : verify_named(t->replay->volume, &t->extent, bad);
+    int r = t->inline_payload ? verify_inline(t)
+                              : verify_named(t->replay->volume, t->space, t->block, t->blocks, t->sums, bad);
     /* Where no drive could be asked, nothing says that the write did not arrive, so the record counts: reads
      * answer EIO until the drive is back, and then its checksums tell. */
     if (r && r != ERR_GROUP_DEGRADED_BELOW)
@@ -245,28 +241,48 @@ static may_yield void verify_main(void *arg)
     free(t);
 }
 
-static may_yield int verify_start(struct replay *rp, struct log_found *b, const struct extent *e,
-                                  uint64_t payload, bool inl)
+static may_yield void verify_start(struct replay *rp, struct verify_task *t)
 {
-    const struct group *g = group_find(rp->volume->groups, e->space);
-    struct verify_task *t = malloc(sizeof(*t));
-
-    if (!g || g->purpose != GROUP_DATA || e->block + e->blocks > g->blocks) {
-        free(t);
-        return ERR_VOLUME_CORRUPT;
-    }
-    if (!t)
-        return ERR_NO_MEMORY;
-    *t = (struct verify_task){rp, b, *e, payload, inl};
     (void)semaphore_take(&rp->slots, 1, DEADLINE_NEVER);
     latch_up(&rp->latch, 1);
     if (fiber_spawn("verify", verify_main, t))
         verify_main(t); /* no fiber left: here */
+}
+
+/* Adds the record's blocks to the task before it, or starts that one and begins another. */
+static may_yield int verify_add(struct replay *rp, struct log_found *b, const struct extent *e,
+                                uint64_t payload, bool inl, struct verify_task **task)
+{
+    const struct group *g = group_find(rp->volume->groups, e->space);
+    struct verify_task *t = *task;
+
+    if (!g || g->purpose != GROUP_DATA || e->block + e->blocks > g->blocks)
+        return ERR_VOLUME_CORRUPT;
+    if (!t || inl || t->inline_payload || t->space != e->space || t->block + t->blocks != e->block ||
+        t->blocks + e->blocks > VERIFY_BLOCKS_MAX) {
+        *task = NULL;
+        if (t)
+            verify_start(rp, t);
+        t = malloc(sizeof(*t));
+        if (!t)
+            return ERR_NO_MEMORY;
+        t->replay = rp;
+        t->batch = b;
+        t->space = e->space;
+        t->block = e->block;
+        t->blocks = 0;
+        t->payload = payload;
+        t->inline_payload = inl;
+        *task = t;
+    }
+    memcpy(t->sums + t->blocks, e->sums, (size_t)e->blocks * 4);
+    t->blocks += e->blocks;
     return 0;
 }
 
 static may_yield int verify_batch(struct replay *rp, struct log_found *b)
 {
+    struct verify_task *task = NULL;
     struct log_cursor c;
     uint64_t payload = b->position + b->header_blocks;
     int r;
@@ -277,16 +293,17 @@ static may_yield int verify_batch(struct replay *rp, struct log_found *b)
         if (c.type != LOG_EXTENT)
             continue;
         r = log_extent_decode(&c, &e);
-        if (r)
-            return r;
-        if (e.flags & (EXTENT_ZERO | EXTENT_LOST))
+        if (!r && e.flags & (EXTENT_ZERO | EXTENT_LOST))
             continue;
         bool inl = c.flags & LOG_RECORD_INLINE;
-        r = verify_start(rp, b, &e, payload, inl);
+        if (!r)
+            r = verify_add(rp, b, &e, payload, inl, &task);
         if (r)
-            return r;
+            break;
         payload += inl ? e.blocks : 0;
     }
+    if (task)
+        verify_start(rp, task);
     return r == ERR_NOT_FOUND ? 0 : r;
 }
 
@@ -354,7 +371,9 @@ static may_yield int apply_extent(struct volume *v, const struct log_cursor *c, 
     if (r)
         return r;
     if (batch_bad && !(e.flags & EXTENT_LOST)) {
-        r = verify_named(v, &e, bad);
+        uint32_t sums[EXTENT_BLOCKS_MAX];
+        memcpy(sums, e.sums, (size_t)e.blocks * 4);
+        r = verify_named(v, e.space, e.block, e.blocks, sums, bad);
         if (r && r != ERR_NO_GOOD_COPY && r != ERR_GROUP_DEGRADED_BELOW)
             memset(bad, 0xff, sizeof(bad));
     }
