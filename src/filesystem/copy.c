@@ -8,7 +8,8 @@
 
 #include <stdlib.h>
 
-#define COPY_BYTES_MAX (16 * MIB) /* of one call */
+#define COPY_BYTES_MAX  (16 * MIB) /* of one call */
+#define SHARE_BYTES_MAX (4 * GIB)
 
 struct copy_op {
     struct fs *fs;
@@ -16,6 +17,9 @@ struct copy_op {
     uint64_t from, from_offset;
     uint64_t to, to_offset;
     uint64_t len, done;
+    bool clone, bytes_only;
+    uint64_t copied;             /* by bytes */
+    uint64_t from_size, to_size; /* as they were when it began */
     struct fs_wcc *wcc;
     struct page_vec *in, *out;
 };
@@ -131,11 +135,11 @@ static may_yield int copy_bytes(struct copy_op *op, uint64_t at, uint32_t in_at,
     return 0;
 }
 
-/* One piece; *ret_end: nothing is behind it. */
-static may_yield int copy_piece(struct copy_op *op, bool *ret_end)
+/* Bytes of one piece; *ret_end: nothing is behind it. */
+static may_yield int copy_some(struct copy_op *op, uint64_t most, bool *ret_end)
 {
     uint64_t from = op->from_offset + op->done, to = op->to_offset + op->done;
-    uint32_t len = fs_piece_len(from, op->len - op->done), got;
+    uint32_t len = fs_piece_len(from, MIN(most, op->len - op->done)), got;
 
     len = fs_piece_len(to, len);
     int r = fs_read(op->fs, op->rq, op->from, from, len, op->in, &got, ret_end, NULL);
@@ -148,7 +152,67 @@ static may_yield int copy_piece(struct copy_op *op, bool *ret_end)
     return r;
 }
 
-/* Rules of copy_file_range(2): both regular, no overlap within one file, nothing behind the largest size. */
+/* ---- By blocks ---- */
+
+/* How many whole blocks, from here on, can be shared. */
+static uint64_t blocks_here(const struct copy_op *op)
+{
+    uint64_t from = op->from_offset + op->done, to = op->to_offset + op->done, left = op->len - op->done;
+
+    if (from % BLOCK_SIZE || to % BLOCK_SIZE)
+        return 0;
+    bool whole_end = from + left == op->from_size && to + left >= op->to_size;
+    return whole_end ? DIV_ROUND_UP(left, BLOCK_SIZE) : left / BLOCK_SIZE;
+}
+
+static may_yield int share_some(struct copy_op *op, uint64_t blocks)
+{
+    struct fs_clone what = {.from = op->from,
+                            .from_block = (op->from_offset + op->done) / BLOCK_SIZE,
+                            .to = op->to,
+                            .to_block = (op->to_offset + op->done) / BLOCK_SIZE,
+                            .blocks = blocks,
+                            .end = op->to_offset + op->len};
+    uint64_t done = 0;
+    int r = clone_blocks(op->fs, op->rq, &what, op->wcc, &done);
+
+    op->done = MIN(op->len, op->done + done * BLOCK_SIZE);
+    return r;
+}
+
+/* The best for what comes next. */
+static may_yield int copy_piece(struct copy_op *op, bool *ret_end)
+{
+    uint64_t blocks = op->bytes_only ? 0 : blocks_here(op);
+    uint64_t from = op->from_offset + op->done;
+
+    if (blocks > 0) {
+        int r = share_some(op, blocks);
+        if (r != ERR_FS_NOT_SUPPORTED && r != ERR_FS_INVALID)
+            return r;
+        if (op->clone && r == ERR_FS_INVALID)
+            return r;
+        op->bytes_only = true; /* in the tree, or somebody changed it */
+    }
+    if (op->copied >= COPY_BYTES_MAX && !op->clone) {
+        *ret_end = true;
+        return 0;
+    }
+    /* Up to where sharing begins. */
+    bool alike = from % BLOCK_SIZE == (op->to_offset + op->done) % BLOCK_SIZE;
+    uint64_t before = op->done, most = PAGE_VEC_MAX * BLOCK_SIZE;
+    if (alike && from % BLOCK_SIZE && !op->bytes_only)
+        most = BLOCK_SIZE - from % BLOCK_SIZE;
+    int r = copy_some(op, most, ret_end);
+    op->copied += op->done - before;
+    return r;
+}
+
+/* ---- The call ---- */
+
+/* Rules of copy_file_range(2): both regular, no overlap within one file, nothing behind the largest size. Of
+ * FICLONERANGE: whole blocks, or up to the source's end where the target's is not behind; length 0 is to the
+ * source's end. */
 static may_yield int copy_check(struct copy_op *op)
 {
     struct inode from, to;
@@ -164,16 +228,21 @@ static may_yield int copy_check(struct copy_op *op)
         return r;
     if (op->rq->read_only)
         return ERR_FS_READ_ONLY;
-    if (op->from_offset >= from.size)
-        op->len = 0;
-    else
-        op->len = MIN(op->len, from.size - op->from_offset);
+    uint64_t left = op->from_offset < from.size ? from.size - op->from_offset : 0;
+    if (op->clone && op->len == 0)
+        op->len = left;
+    if (op->clone && (op->len > left || op->from_offset % BLOCK_SIZE || op->to_offset % BLOCK_SIZE))
+        return ERR_FS_INVALID;
+    op->len = MIN(op->len, op->clone ? left : MIN(left, SHARE_BYTES_MAX));
     if (op->to_offset > FS_SIZE_MAX - 1 || op->len > FS_SIZE_MAX - 1 - op->to_offset)
         return ERR_FS_TOO_BIG;
     if (op->from == op->to && op->from_offset < op->to_offset + op->len &&
         op->to_offset < op->from_offset + op->len)
         return ERR_FS_INVALID;
-    op->len = MIN(op->len, COPY_BYTES_MAX);
+    op->from_size = from.size;
+    op->to_size = to.size;
+    if (op->clone && op->len % BLOCK_SIZE && (op->len < left || op->to_offset + op->len < to.size))
+        return ERR_FS_INVALID;
     return 0;
 }
 
@@ -191,7 +260,7 @@ static may_yield int copy_all(struct copy_op *op)
     while (!r && !end && op->done < op->len)
         r = copy_piece(op, &end);
     free(op->in);
-    return op->done > 0 ? 0 : r; /* what was done counts */
+    return op->done > 0 && !op->clone ? 0 : r; /* what was done counts */
 }
 
 int fs_copy_range(struct fs *fs, const struct fs_request *rq, uint64_t from, uint64_t from_offset,
@@ -205,12 +274,13 @@ int fs_copy_range(struct fs *fs, const struct fs_request *rq, uint64_t from, uin
                          .to = to,
                          .to_offset = to_offset,
                          .len = len,
+                         .clone = clone,
                          .wcc = ret};
     uint64_t began = fs_begin(fs, rq, FS_OP_WRITE);
 
     if (ret)
         ret->has_before = ret->has_after = false;
-    int r = clone ? ERR_FS_NOT_SUPPORTED : copy_all(&op);
+    int r = copy_all(&op);
     if (!r)
         *ret_len = op.done;
     return fs_end(fs, rq, FS_OP_WRITE, began, to, r ? 0 : op.done, r);

@@ -202,6 +202,17 @@ static inline bool inline_fits(const struct inode *n, uint64_t size)
 /* A change of its own: the bytes move into block 0. Nothing else is different. 0 if it has none inline. */
 int inline_spill(struct fs *fs, const struct fs_request *rq, uint64_t ino) MUST_CHECK may_yield;
 
+/* ---- clone.c: copying by sharing blocks ---- */
+
+struct fs_clone {
+    uint64_t from, from_block, to, to_block, blocks;
+    uint64_t end; /* bytes of the target: size that it has at least afterwards */
+};
+/* *ret_blocks are done, also when it fails. ERR_FS_NOT_SUPPORTED: the source's bytes are in the tree.
+ * ERR_FS_INVALID: the last block is cut short, but something of the target lies behind it. */
+int clone_blocks(struct fs *fs, const struct fs_request *rq, const struct fs_clone *what, struct fs_wcc *wcc,
+                 uint64_t *ret_blocks) MUST_CHECK may_yield;
+
 /* ---- truncate.c: cutting and extending, for setattr, open and create ---- */
 
 /*

@@ -17,7 +17,7 @@
  * A file of an orphan that was on the list when the file system was opened may be open at a client that comes
  * back: it stays until the time of grace is over. Cuts do not wait for that.
  */
-#include "filesystem/fs_internal.h"
+#include "filesystem/names_internal.h"
 #include "runtime/log.h"
 
 #include <sys/stat.h>
@@ -346,6 +346,7 @@ static int delete_instant(struct step *s, struct change *c)
         return 0;
     }
     inode_delete(s->fs, c, &n, items, count, quota_bytes(&n));
+    locks_forget(s->fs, s->ino);
     if (listed)
         change_delete(c, orphan_key(s->ino));
     s->done = true;

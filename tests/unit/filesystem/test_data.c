@@ -161,6 +161,29 @@ static may_yield bool do_copy(struct random *x, struct model *from, struct model
     return true;
 }
 
+/* Whole blocks, or up to the source's end if nothing of the target is behind it; length 0: to the end. */
+static may_yield bool do_clone(struct random *x, struct model *from, struct model *to)
+{
+    uint64_t at = draw(&x->rng, from->size / BLOCK_SIZE + 1) * BLOCK_SIZE;
+    uint64_t left = from->size - MIN(at, from->size), where = draw(&x->rng, 200) * BLOCK_SIZE;
+    uint64_t len = draw(&x->rng, 3) == 0 ? 0 : draw(&x->rng, left / BLOCK_SIZE + 2) * BLOCK_SIZE, done = 0;
+    uint64_t real = len ? len : left;
+    struct fs_wcc wcc;
+
+    if (where + real > MODEL_MAX)
+        return true;
+    int r = fs_copy_range(x->t.fs, &data_request, from->ino, at, to->ino, where, len, true, &done, &wcc);
+    if (real > left || (from == to && at < where + real && where < at + real) ||
+        (real % BLOCK_SIZE && where + real < to->size))
+        return CHECK_EQ(r, ERR_FS_INVALID);
+    if (!CHECK_EQ(r, 0) || !CHECK_EQ(done, real))
+        return false;
+    memcpy(x->bytes, from->bytes + at, real);
+    if (real)
+        model_write(to, where, x->bytes, real);
+    return true;
+}
+
 static may_yield bool all_as_the_models(struct random *x)
 {
     bool good = true;
@@ -205,6 +228,8 @@ static may_yield bool do_something(struct random *x)
     case 8:
         return do_copy(x, m, &x->files[draw(&x->rng, FILES)]);
     case 9:
+        return do_clone(x, m, &x->files[draw(&x->rng, FILES)]);
+    case 14:
         return draw(&x->rng, 4) > 0 || do_reopen(x);
     case 10:
         return draw(&x->rng, 4) > 0 || all_as_the_models(x);
