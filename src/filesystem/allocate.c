@@ -349,6 +349,8 @@ static may_yield int allocate(struct fs *fs, const struct fs_request *rq, uint64
         r = range_turn(&op, &c);
         if (r == ERR_CHANGE_AGAIN)
             r = 0;
+        else
+            change_init(&c, fs->volume); /* the next piece wants other ranges */
     }
     return r;
 }

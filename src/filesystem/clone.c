@@ -150,10 +150,11 @@ int clone_blocks(struct fs *fs, const struct fs_request *rq, const struct fs_clo
         op.blocks = what->blocks - at;
         op.done = 0;
         r = clone_turn(&op, &c);
+        at += op.done;
         if (r == ERR_CHANGE_AGAIN)
             r = 0;
         else
-            at += op.done;
+            change_init(&c, fs->volume); /* the next piece wants other ranges */
     }
     *ret_blocks = at;
     return r;

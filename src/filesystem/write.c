@@ -393,10 +393,10 @@ static may_yield int op_run(struct write_op *op, struct change *c)
 {
     int r;
 
+    /* What was deleted already may be enough room. */
     do
         r = op_turn(op, c);
-    while (r == ERR_CHANGE_AGAIN ||
-           (r == ERR_VOLUME_FULL && reap_for_space(op->fs))); /* what was deleted already may be enough */
+    while (r == ERR_CHANGE_AGAIN || ((r == ERR_VOLUME_FULL || r == ERR_FS_QUOTA) && reap_for_space(op->fs)));
     return r;
 }
 

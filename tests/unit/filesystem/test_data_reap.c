@@ -266,6 +266,73 @@ static void on_a_full_pool_deleting_works_and_its_room_is_used_again(void **stat
     drive_test_run(full, NULL);
 }
 
+/* ---- Quota ---- */
+
+static may_yield int64_t used(struct data_test *t)
+{
+    struct fs_quota q = {0};
+
+    CHECK_EQ(fs_quota_get(t->fs, FS_INO_ROOT, &q), 0);
+    return (int64_t)q.used_bytes;
+}
+
+static may_yield void quota(void *arg)
+{
+    struct data_test *t = calloc(1, sizeof(*t));
+    uint8_t *bytes = calloc(1, MIB);
+    struct fs_wcc wcc;
+
+    (void)arg;
+    if (data_start(t, "none") && CHECK_EQ(fs_quota_set(t->fs, FS_INO_ROOT, 100 * MIB, 0), 0)) {
+        struct fs_quota q = {.scanning = true};
+        for (int i = 0; q.scanning && i < 5000; i++) { /* what is there is being counted */
+            (void)fiber_sleep(NSEC_PER_MSEC);
+            CHECK_EQ(fs_quota_get(t->fs, FS_INO_ROOT, &q), 0);
+        }
+        int64_t base = used(t);
+        struct fs_create how = {.type = FS_FILE, .attr = {.valid = FS_SET_MODE, .mode = 0644}};
+        struct fs_attr attr;
+        bool created;
+        CHECK_EQ(fs_create(t->fs, &data_request, FS_INO_ROOT, "f", 1, &how, &attr, &created, &wcc), 0);
+        CHECK_EQ(attr.quota, FS_INO_ROOT);
+        uint64_t ino = attr.ino, room = 100 * MIB - (uint64_t)base;
+        CHECK_EQ(data_write(t, &data_request, ino, 0, bytes, 100, 0), 0); /* in the tree: as one block */
+        CHECK_EQ(used(t) - base, BLOCK_SIZE);
+        CHECK_EQ(data_write(t, &data_request, ino, 100, bytes, 9000, 0), 0);
+        CHECK_EQ(used(t) - base, 3 * BLOCK_SIZE);
+        CHECK_EQ(data_write(t, &data_request, ino, 50, bytes, 5000, 0), 0);
+        CHECK_EQ(used(t) - base, 3 * BLOCK_SIZE);
+        CHECK_EQ(fs_allocate(t->fs, &data_request, ino, FS_ALLOCATE_KEEP_SIZE, 0, room, &wcc), 0);
+        CHECK_EQ(used(t) - base, ALIGN_DOWN(room, (uint64_t)BLOCK_SIZE));
+        uint64_t full = ALIGN_DOWN(room, (uint64_t)BLOCK_SIZE);
+        CHECK_EQ(data_write(t, &data_request, ino, full, bytes, 1, 0), ERR_FS_QUOTA);
+        CHECK_EQ(data_write(t, &data_request, ino, full - MIB, bytes, MIB, 0), 0); /* its place was kept */
+        CHECK_EQ(fs_allocate(t->fs, &data_request, ino, FS_PUNCH_HOLE, 0, MIB, &wcc), 0);
+        CHECK_EQ(used(t) - base, full - MIB);
+        /* What the reaper has still to give back counts, but a writer waits for it. */
+        CHECK_EQ(data_truncate(t, &data_request, ino, 5000), 0);
+        CHECK_EQ(fs_allocate(t->fs, &data_request, ino, FS_ALLOCATE, 0, 50 * MIB, &wcc), 0);
+        CHECK(data_reaped(t));
+        CHECK_EQ(used(t) - base, 50 * MIB);
+        CHECK_EQ(data_truncate(t, &data_request, ino, 100), 0);
+        for (uint64_t at = 0; at < 90 * MIB; at += 30 * MIB)
+            CHECK_EQ(data_write(t, &data_request, ino, at, bytes, MIB, 0), 0);
+        uint64_t gone;
+        CHECK_EQ(fs_unlink(t->fs, &data_request, FS_INO_ROOT, "f", 1, &gone, &wcc), 0);
+        CHECK(data_reaped(t));
+        CHECK_EQ(used(t), base);
+    }
+    data_end(t);
+    free(bytes);
+    free(t);
+}
+
+static void a_quota_counts_every_block_and_gets_every_block_back(void **state)
+{
+    (void)state;
+    drive_test_run(quota, NULL);
+}
+
 /* ---- Read-ahead, access times ---- */
 
 static may_yield void ahead(void *arg)
@@ -352,6 +419,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_lost_is_an_error_for_exactly_its_range, drive_test_setup,
                                         drive_test_teardown),
         cmocka_unit_test_setup_teardown(on_a_full_pool_deleting_works_and_its_room_is_used_again,
+                                        drive_test_setup, drive_test_teardown),
+        cmocka_unit_test_setup_teardown(a_quota_counts_every_block_and_gets_every_block_back,
                                         drive_test_setup, drive_test_teardown),
         cmocka_unit_test_setup_teardown(read_ahead_follows_a_stream_and_no_random_reader, drive_test_setup,
                                         drive_test_teardown),
