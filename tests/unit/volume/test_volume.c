@@ -247,6 +247,51 @@ static void space_that_one_volume_discarded_is_another_ones_at_once(void **state
     drive_test_run(shortage, NULL);
 }
 
+#define STREAM_BLOCKS 8192u
+
+/* Groups of data that were made so far. */
+static may_yield uint32_t stream(struct volume *v, uint32_t rounds)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        for (uint32_t at = 0; at < STREAM_BLOCKS; at += 64)
+            if (!CHECK_EQ(test_write(v, at, 64, i + 1, 0), 0))
+                return 0;
+        CHECK_EQ(volume_commit(v), 0);
+    }
+    return v->space.next_group;
+}
+
+static void may_yield overwriting(void *arg)
+{
+    struct pool p;
+    struct volume *v;
+
+    (void)arg;
+    pool_open(&p);
+    struct uuid id = pool_volume(&p, "none", GIB);
+    if (CHECK_EQ(volume_open(&p.env, id, &v), 0)) {
+        uint32_t before = stream(v, 4), after = stream(v, 4), full = STREAM_BLOCKS / v->record.slab_blocks;
+        CHECK(before > full);
+        CHECK(after - before < 2 * full); /* of the four times that he filled */
+        /* It ends: what was kept for more of it goes, without anybody asking. */
+        for (uint32_t i = 0; i < 8; i++)
+            CHECK_EQ(volume_commit(v), 0);
+        CHECK(v->space.group_count[GROUP_DATA] < full + full / 2);
+        CHECK(!v->space.keeps);
+        CHECK(test_holds(v, 0, 64, 4));
+        CHECK(test_holds(v, STREAM_BLOCKS - 64, 64, 4));
+        CHECK(verified(v));
+        CHECK_EQ(volume_close(v), 0);
+    }
+    pool_close(&p);
+}
+
+static void who_overwrites_fast_keeps_his_groups_until_he_is_done(void **state)
+{
+    (void)state;
+    drive_test_run(overwriting, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -255,6 +300,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_written_to_a_mirror_is_read_after_reopening, drive_test_setup,
                                         drive_test_teardown),
         cmocka_unit_test_setup_teardown(space_that_one_volume_discarded_is_another_ones_at_once,
+                                        drive_test_setup, drive_test_teardown),
+        cmocka_unit_test_setup_teardown(who_overwrites_fast_keeps_his_groups_until_he_is_done,
                                         drive_test_setup, drive_test_teardown),
         cmocka_unit_test_setup_teardown(a_lone_small_durable_write_needs_no_flush, drive_test_setup,
                                         drive_test_teardown),
