@@ -25,7 +25,8 @@ static void usage(FILE *out)
             "  --in-process       of --seed: not in a child, for a debugger\n"
             "  --target NAME      volume (default), fs or toy\n"
             "  --mutant NAME      a bug of the simulated world that the checker must find within the seeds:\n"
-            "                     no-sync early-ack no-dsync stale-read wrong-block\n");
+            "                     no-sync early-ack no-dsync stale-read wrong-block\n"
+            "                     change-torn\n");
 }
 
 static bool parse_u64(const char *text, char stop, const char **ret_end, uint64_t *ret)

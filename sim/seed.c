@@ -104,9 +104,13 @@ void seed_crash(struct seed *s)
     if (power) {
         sim_node_power_loss(s->node, &s->w.power_loss);
         model_power_loss(s->model);
+        if (s->changes != NULL)
+            changes_crash(s->changes, true);
     } else {
         sim_node_kill(s->node);
         model_kill(s->model);
+        if (s->changes != NULL)
+            changes_crash(s->changes, false);
     }
     if (s->o->target->work != NULL)
         s->o->target->work->crash(s, power);
@@ -150,7 +154,9 @@ bool seed_open_target(struct seed *s)
     model_grow(s->model, blocks);                        /* a grow that was under way happened */
     model_settle(s->model, model_flush_begin(s->model)); /* opening ends with a commit */
     sim_trace(s->sim, "opened", "", blocks, s->life, 0);
-    return true;
+    if (s->changes != NULL)
+        changes_verify(s);
+    return !s->failed;
 }
 
 static void work_main(void *arg) fiber_role_assumed
@@ -298,7 +304,7 @@ static void phase_work(struct seed *s, bool last)
     seed_run_until(s, seed_life_done, SEED_STUCK_NS);
     if (!s->failed)
         seed_crash(s);
-    if (!s->failed && s->rested)
+    if (!s->failed && s->rested && s->w.victims > 0)
         chaos_at_rest(s);
 }
 
@@ -355,6 +361,8 @@ void seed_make(struct seed *s, const struct seed_options *o, const struct sim_sw
     s->model = model_new(o->seed, s->w.volume_blocks);
     if (o->target->work != NULL)
         o->target->work->setup(s);
+    if (s->w.change_clients != 0 && o->target->change != NULL)
+        s->changes = changes_new(o->seed);
     log_set_sink(log_sink, s);
 }
 

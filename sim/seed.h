@@ -3,6 +3,7 @@
 #ifndef ASHLAR_SIM_SEED_H
 #define ASHLAR_SIM_SEED_H
 
+#include "sim/changes.h"
 #include "sim/fs_model.h"
 #include "sim/model.h"
 #include "sim/target.h"
@@ -50,6 +51,7 @@ struct seed {
     struct sim_node *node;
     struct model *model;
     struct fsm *fsm;          /* of a target with a file system, beside the model */
+    struct changes *changes;  /* NULL: no changes in this history */
     struct sim_random random; /* the workload's stream */
     struct sim_random chaos;
     struct sim_target *target; /* of the living process */

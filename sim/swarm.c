@@ -95,6 +95,8 @@ static void draw_faults(struct sim_random *r, struct sim_swarm *w)
     w->drop_ppm = (uint32_t)PICK(r, 0, 0, 5000);
 }
 
+#define STREAM_CHANGES 7
+
 void swarm_draw(uint64_t seed, struct sim_swarm *ret)
 {
     struct sim_random r;
@@ -108,6 +110,12 @@ void swarm_draw(uint64_t seed, struct sim_swarm *ret)
         w.pool.b[i] = (uint8_t)sim_random_below(&r, 256);
     w.rest = w.copies == 1 && w.rot && sim_random_below(&r, 2) == 0;
     assert(w.victims <= MAX(w.copies - 1, 1u) && w.drives <= SWARM_DRIVES_MAX);
+    /* A stream of its own: the other draws of a seed stay as they were. */
+    sim_random_init(&r, seed, STREAM_CHANGES);
+    if (sim_random_below(&r, 2) == 0) {
+        w.change_clients = (uint32_t)PICK(&r, 1, 2, 4, 8);
+        w.clones = sim_random_below(&r, 3) != 0;
+    }
     *ret = w;
 }
 
@@ -141,6 +149,9 @@ void swarm_print(const struct sim_swarm *w, FILE *out)
             " us, latency %" PRIu32 " us, quantum %" PRIu64 " ns%s\n",
             w->fua_ppm, w->write_blocks_max, w->hot_blocks, w->think_us, w->io_latency_us, w->quantum_ns,
             w->shuffle_fibers ? ", shuffled" : "");
+    if (w->change_clients != 0)
+        fprintf(out, "  %" PRIu32 " clients that change items and data%s\n", w->change_clients,
+                w->clones ? ", and clone" : "");
     fprintf(out,
             "  crashes %" PRIu32 " within %" PRIu32 " submissions, power %" PRIu32 " ppm (lost %" PRIu32
             ", torn %" PRIu32 "), in recovery %" PRIu32 " ppm\n",

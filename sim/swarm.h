@@ -47,6 +47,9 @@ struct sim_swarm {
     uint32_t hot_blocks; /* half of the operations go to so many blocks */
     uint32_t think_us;   /* pause of a client between two operations; 0: none */
 
+    uint32_t change_clients; /* beside the others: changes.c; 0: none */
+    bool clones;             /* they also clone */
+
     uint64_t quantum_ns;
     uint32_t io_latency_us;
     bool shuffle_fibers;

@@ -76,6 +76,7 @@ static struct sim_swarm scenario(uint64_t seed)
     w.slab_bytes = MIB;
     w.system_runs = 1;
     w.spare_slabs = 0;
+    w.change_clients = 0;
     w.volume_blocks = 512;
     w.volume_blocks_max = 1024;
     w.budget_bytes = 16 * MIB;

@@ -38,6 +38,35 @@ struct sim_work_ops {
     void (*crash)(struct seed *s, bool power);
 };
 
+/* Objects beside the block device, with items and blocks: changes.c. */
+#define SIM_OBJECTS       6u
+#define SIM_OBJECT_ITEMS  4u /* the first one is its inode */
+#define SIM_OBJECT_BLOCKS 12u
+#define SIM_ITEM_MAX      4000u
+#define SIM_CHANGE_ITEMS  5u
+
+struct sim_change_item {
+    uint32_t object, slot;
+    const void *value;
+    uint32_t len; /* 0: it is deleted, if it is there */
+};
+enum sim_change_data { SIM_CHANGE_NONE, SIM_CHANGE_WRITE, SIM_CHANGE_UNMAP, SIM_CHANGE_CLONE };
+struct sim_change {
+    bool durable;
+    bool forget; /* the first item is not asked for beforehand */
+    uint32_t item_count;
+    struct sim_change_item items[SIM_CHANGE_ITEMS];
+    enum sim_change_data data;
+    uint32_t object, block, blocks; /* of the data */
+    uint32_t from, from_block;      /* of a clone */
+    struct page *page;              /* of a write */
+    /* In the instant: each item as it was before (value NULL: not there); then, once, that it happened and to
+     * how many blocks. */
+    void (*look)(void *ctx, uint32_t object, uint32_t slot, const void *value, uint32_t len);
+    void (*applied)(void *ctx, uint32_t blocks);
+    void *ctx;
+};
+
 struct sim_target_ops {
     const char *name;
     const struct sim_work_ops *work; /* NULL: blocks (workload.c) */
@@ -58,6 +87,14 @@ struct sim_target_ops {
                uint32_t max, uint32_t *ret_count);
     int (*scrub)(struct sim_target *t);
     int (*repair)(struct sim_target *t);
+    /* NULL: has no changes. */
+    int (*change)(struct sim_target *t, const struct sim_change *c);
+    int (*item)(struct sim_target *t, uint32_t object, uint32_t slot, void *buf, uint32_t max,
+                uint32_t *ret_len);
+    int (*object_read)(struct sim_target *t, uint32_t object, uint32_t block, uint32_t blocks,
+                       struct page_vec *ret);
+    int (*seen)(struct sim_target *t, uint32_t object);
+    uint64_t (*inodes)(struct sim_target *t);
     void (*get_status)(struct sim_target *t, struct sim_target_status *ret);
     void (*check)(struct sim_target *t); /* asserts its invariants */
     /* Compares what refers to space with what says that it is taken. 0, or the number of contradictions, of

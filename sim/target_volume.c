@@ -2,9 +2,11 @@
 /* The product on a simulated node: drives, coordinator and one volume, put together as ashlard does it. */
 #include "cluster/coord.h"
 #include "filesystem/fs_verify.h"
+#include "runtime/checksum.h"
 #include "runtime/error.h"
 #include "sim/fs_work.h"
 #include "sim/target.h"
+#include "volume/change.h"
 #include "volume/shortage.h"
 #include "volume/tree.h"
 #include "volume/verify.h"
@@ -31,7 +33,8 @@ struct volume_target {
     struct volume_env env;
     struct volume_shortage shortage;
     struct volume *volume;
-    struct fs *fs; /* of a target with one */
+    struct fs *fs;      /* of a target with one */
+    struct fmutex torn; /* the mutant's */
 };
 
 static struct volume *volume_of(struct sim_target *t)
@@ -253,6 +256,7 @@ static int volume_target_open(struct sim_node *n, const struct sim_swarm *w, str
     if (t == NULL)
         return ERR_NO_MEMORY;
     t->base.ops = &sim_target_volume_ops;
+    fmutex_init(&t->torn);
     int err = place_open(n, w, &t->place);
     if (err != 0) {
         free(t);
@@ -381,6 +385,174 @@ static int volume_target_repair(struct sim_target *t)
     return volume_repair_start(volume_of(t), GIB);
 }
 
+/* ---- Changes ---- */
+
+static uint64_t object_of(uint32_t object)
+{
+    return 1000 + object;
+}
+
+static struct tree_key item_key(uint32_t object, uint32_t slot)
+{
+    return (struct tree_key){object_of(object), slot == 0 ? ITEM_INODE : ITEM_XATTR, slot};
+}
+
+/* The items [first, end) of a change, and its data if it is the last part. */
+struct part {
+    const struct sim_change *sim;
+    uint32_t first, end;
+    bool data;
+};
+
+static void part_want(const struct part *p, struct change *c)
+{
+    const struct sim_change *s = p->sim;
+    c->deletes = !p->data || s->data == SIM_CHANGE_NONE || s->data == SIM_CHANGE_UNMAP;
+    for (uint32_t i = p->first; i < p->end; i++) {
+        const struct sim_change_item *item = &s->items[i];
+        if (i > p->first || !s->forget)
+            change_want(c, item_key(item->object, item->slot));
+        if (item->len != 0)
+            change_will_put(c, item->len);
+        else
+            change_will_delete(c);
+        c->deletes = c->deletes && item->len == 0;
+    }
+    if (!p->data)
+        return;
+    if (s->data == SIM_CHANGE_WRITE)
+        change_will_write(c, object_of(s->object), s->block, s->blocks, s->durable);
+    else if (s->data == SIM_CHANGE_UNMAP)
+        change_will_unmap(c, object_of(s->object), s->block, s->blocks);
+    else if (s->data == SIM_CHANGE_CLONE)
+        change_will_clone(c, object_of(s->from), s->from_block, object_of(s->object), s->block, s->blocks);
+}
+
+static void part_data(const struct part *p, struct change *c)
+{
+    const struct sim_change *s = p->sim;
+    uint64_t done = 0, more, freed;
+    uint32_t done32, freed32;
+    if (s->data == SIM_CHANGE_WRITE) {
+        struct page_vec v = {.run_count = 1, .blocks = s->blocks, .runs = {{s->page, s->blocks}}};
+        uint32_t sums[SIM_OBJECT_BLOCKS];
+        crc32c_blocks(s->page->data, (size_t)s->blocks * BLOCK_SIZE, sums);
+        change_write(c, object_of(s->object), s->block, &v, 0, s->blocks, sums, &done32, &freed32);
+        done = done32;
+    } else if (s->data == SIM_CHANGE_UNMAP) {
+        change_unmap(c, object_of(s->object), s->block, s->blocks, false, &done, &freed);
+    } else if (s->data == SIM_CHANGE_CLONE) {
+        change_clone(c, object_of(s->from), s->from_block, object_of(s->object), s->block, s->blocks, &done,
+                     &more, &freed);
+    }
+    s->applied(s->ctx, (uint32_t)done);
+}
+
+static int part_instant(const struct part *p, struct change *c)
+{
+    const struct sim_change *s = p->sim;
+    bool there[SIM_CHANGE_ITEMS];
+    for (uint32_t i = p->first; i < p->end; i++) {
+        const void *value = NULL;
+        uint32_t len = 0;
+        int err = change_get(c, item_key(s->items[i].object, s->items[i].slot), &value, &len);
+        if (err != 0 && err != ERR_NOT_FOUND)
+            return err;
+        there[i] = err == 0;
+    }
+    for (uint32_t i = p->first; i < p->end; i++) {
+        const struct sim_change_item *item = &s->items[i];
+        const void *value = NULL;
+        uint32_t len = 0;
+        if (there[i] && change_get(c, item_key(item->object, item->slot), &value, &len) != 0)
+            value = NULL;
+        s->look(s->ctx, item->object, item->slot, value, len);
+    }
+    for (uint32_t i = p->first; i < p->end; i++) {
+        const struct sim_change_item *item = &s->items[i];
+        if (item->len != 0)
+            change_put(c, item_key(item->object, item->slot), item->value, item->len);
+        else if (there[i])
+            change_delete(c, item_key(item->object, item->slot));
+    }
+    if (p->data)
+        part_data(p, c);
+    return 0;
+}
+
+static int part_make(struct volume *v, const struct part *p) may_yield;
+static int part_make(struct volume *v, const struct part *p)
+{
+    struct change c;
+    int err;
+    change_init(&c, v);
+    do {
+        change_clear(&c);
+        part_want(p, &c);
+        err = change_begin(&c);
+        if (err == 0)
+            err = part_instant(p, &c);
+        err = change_end(&c, err, p->sim->durable ? CHANGE_DURABLE : 0);
+    } while (err == ERR_CHANGE_AGAIN);
+    return err;
+}
+
+/* The mutant makes two changes of one, so that a crash may come between them; nobody else looks meanwhile. */
+static int volume_target_change(struct sim_target *t, const struct sim_change *c) may_yield;
+static int volume_target_change(struct sim_target *t, const struct sim_change *c)
+{
+    struct volume_target *vt = CONTAINER_OF(t, struct volume_target, base);
+    struct part whole = {c, 0, c->item_count, true};
+    if (sim_mutant_of(sim_of_node(vt->place.node)) != SIM_MUTANT_CHANGE_TORN)
+        return part_make(vt->volume, &whole);
+    fmutex_lock(&vt->torn);
+    struct part first = {c, 0, c->item_count / 2, false};
+    struct part second = {c, c->item_count / 2, c->item_count, true};
+    int err = first.end > first.first ? part_make(vt->volume, &first) : 0;
+    if (err == 0)
+        err = part_make(vt->volume, &second);
+    fmutex_unlock(&vt->torn);
+    return err;
+}
+
+/* With the mutant: waits until no change is in the middle. */
+static void torn_wait(struct sim_target *t) may_yield;
+static void torn_wait(struct sim_target *t)
+{
+    struct volume_target *vt = CONTAINER_OF(t, struct volume_target, base);
+    fmutex_lock(&vt->torn);
+    fmutex_unlock(&vt->torn);
+}
+
+static int volume_target_item(struct sim_target *t, uint32_t object, uint32_t slot, void *buf, uint32_t max,
+                              uint32_t *ret_len) may_yield;
+static int volume_target_item(struct sim_target *t, uint32_t object, uint32_t slot, void *buf, uint32_t max,
+                              uint32_t *ret_len)
+{
+    torn_wait(t);
+    return volume_item_get(volume_of(t), item_key(object, slot), buf, max, ret_len);
+}
+
+static int volume_target_object_read(struct sim_target *t, uint32_t object, uint32_t block, uint32_t blocks,
+                                     struct page_vec *ret) may_yield;
+static int volume_target_object_read(struct sim_target *t, uint32_t object, uint32_t block, uint32_t blocks,
+                                     struct page_vec *ret)
+{
+    return volume_read(volume_of(t), object_of(object), block, blocks, ret);
+}
+
+static int volume_target_seen(struct sim_target *t, uint32_t object) may_yield;
+static int volume_target_seen(struct sim_target *t, uint32_t object)
+{
+    uint64_t o = object_of(object);
+    return volume_seen(volume_of(t), &o, 1);
+}
+
+static uint64_t volume_target_inodes(struct sim_target *t)
+{
+    return volume_inode_count(volume_of(t));
+}
+
 static void volume_target_get_status(struct sim_target *t, struct sim_target_status *ret)
 {
     struct volume_status st;
@@ -499,6 +671,11 @@ const struct sim_target_ops sim_target_volume_ops = {
     .map = volume_target_map,
     .scrub = volume_target_scrub,
     .repair = volume_target_repair,
+    .change = volume_target_change,
+    .item = volume_target_item,
+    .object_read = volume_target_object_read,
+    .seen = volume_target_seen,
+    .inodes = volume_target_inodes,
     .get_status = volume_target_get_status,
     .check = volume_target_check,
     .verify = volume_target_verify,

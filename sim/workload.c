@@ -163,10 +163,13 @@ static void do_flush(struct seed *s, bool commit) may_yield;
 static void do_flush(struct seed *s, bool commit)
 {
     uint64_t begun = model_flush_begin(s->model);
+    uint64_t changed = s->changes != NULL ? changes_flush_begin(s->changes) : 0;
     sim_trace(s->sim, "call", commit ? "commit" : "flush", 0, 0, 0);
     int err = commit ? s->target->ops->commit(s->target) : s->target->ops->flush(s->target);
     if (err == 0) {
         model_flush_ack(s->model, begun);
+        if (s->changes != NULL)
+            changes_flush_ack(s->changes, changed);
         if (commit)
             model_settle(s->model, begun);
         acknowledged(s, commit ? "commit" : "flush", 0, 0, 0);
@@ -345,17 +348,27 @@ static void client_main(void *arg) fiber_role_assumed
     s->clients_running--;
 }
 
+static void change_client_main(void *arg) fiber_role_assumed
+{
+    changes_client(arg);
+}
+
 void workload_run(struct seed *s)
 {
     struct fiber *clients[64];
-    assert(s->w.clients <= ARRAY_SIZE(clients));
+    uint32_t changing = s->changes != NULL ? s->w.change_clients : 0, all = s->w.clients + changing;
+    assert(all <= ARRAY_SIZE(clients));
     s->stop = s->acked >= s->acked_goal;
     s->clients_running = s->w.clients;
     for (uint32_t i = 0; i < s->w.clients; i++) {
         int err = fiber_spawn_joinable("client", client_main, s, &clients[i]);
         assert(err == 0);
     }
-    for (uint32_t i = 0; i < s->w.clients; i++)
+    for (uint32_t i = s->w.clients; i < all; i++) {
+        int err = fiber_spawn_joinable("change-client", change_client_main, s, &clients[i]);
+        assert(err == 0);
+    }
+    for (uint32_t i = 0; i < all; i++)
         fiber_join(clients[i]);
 }
 

@@ -38,11 +38,16 @@ const char *sim_fault_name(enum sim_fault f)
 
 const char *sim_mutant_name(enum sim_mutant m)
 {
-    static const char *const names[] = {"none",     "no-sync",    "early-ack",
-                                        "no-dsync", "stale-read", "wrong-block"};
+    static const char *const names[] = {"none",       "no-sync",     "early-ack",  "no-dsync",
+                                        "stale-read", "wrong-block", "change-torn"};
     static_assert(ARRAY_SIZE(names) == SIM_MUTANT_COUNT, "a name for each mutant");
     assert((size_t)m < ARRAY_SIZE(names));
     return names[m];
+}
+
+enum sim_mutant sim_mutant_of(const struct sim *s)
+{
+    return s->o.mutant;
 }
 
 struct sim *sim_new(const struct sim_options *o)

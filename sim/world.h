@@ -67,6 +67,7 @@ enum sim_mutant {
     SIM_MUTANT_NO_DSYNC,    /* dsync writes are like others */
     SIM_MUTANT_STALE_READ,  /* now and then a read returns what was there before the last write */
     SIM_MUTANT_WRONG_BLOCK, /* now and then a write lands in a neighbour, on all drives alike */
+    SIM_MUTANT_CHANGE_TORN, /* the volume target's: one change is made as two */
     SIM_MUTANT_COUNT
 };
 const char *sim_mutant_name(enum sim_mutant m);
@@ -87,6 +88,7 @@ struct sim_options {
     size_t stack_bytes;  /* of fibers; 0: the runtime's default */
 };
 
+enum sim_mutant sim_mutant_of(const struct sim *s);
 struct sim *sim_new(const struct sim_options *o);
 struct sim_random *sim_random_of(struct sim *s); /* the world's own stream */
 uint64_t sim_now_ns(const struct sim *s);
