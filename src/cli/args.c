@@ -190,6 +190,10 @@ static int option_parse(struct cli *c, const char *word, struct words *rest)
         name = "socket";
     else if (strcmp(word, "-h") == 0)
         name = "help";
+    else if (strcmp(word, "-o") == 0) /* as mount(8) */
+        name = "options";
+    else if (strcmp(word, "-f") == 0)
+        name = "foreground";
     else if (strncmp(word, "--", 2) != 0)
         return cli_wrong(c, "there is no option %s", word);
     size_t len = strcspn(name, "=");

@@ -159,6 +159,8 @@ int cmd_quota_set(struct cli *c);
 int cmd_quota_list(struct cli *c);
 int cmd_export(struct cli *c);
 int cmd_unexport(struct cli *c);
+int cmd_mount(struct cli *c);
+int cmd_umount(struct cli *c);
 int cmd_scrub(struct cli *c);
 int cmd_repair(struct cli *c);
 int cmd_top(struct cli *c);

@@ -156,6 +156,25 @@ const struct cli_command cli_commands[] = {
      OPTIONS({"as", "PATH", "NFS: only this one of its exports", false, COMPLETE_NOTHING}),
      "offer a volume or a file system no longer", "Clients are disconnected.\n", cmd_unexport},
 
+    {"mount", "NAME DIR", 2, 2, COMPLETE_VOLUME,
+     OPTIONS(
+         {"options", "LIST", "as in fstab: ro,noatime,writeback,attr_timeout=S,... (-o)", false,
+          COMPLETE_NOTHING},
+         {"writeback", NULL, "the kernel keeps writes for a while; for one writer only", false,
+          COMPLETE_NOTHING},
+         {"foreground", NULL, "serve in this process until it is unmounted (-f)", false, COMPLETE_NOTHING},
+         {"fs-socket", "PATH", "the node's fs.sock (beside its control socket)", false, COMPLETE_FILE}),
+     "mount a file system on this machine",
+     "A process of its own serves the mount; it outlives the node: while that is away, whoever uses the "
+     "mount\n"
+     "waits. In fstab: ashlar#NAME DIR ashlar OPTIONS 0 0\n",
+     cmd_mount},
+    {"umount", "DIR", 1, 1, COMPLETE_FILE,
+     OPTIONS(
+         {"force", NULL, "what is under way fails", false, COMPLETE_NOTHING},
+         {"lazy", NULL, "now, though it is in use; it goes when nothing uses it", false, COMPLETE_NOTHING}),
+     "unmount it", "Works while the node is away, too.\n", cmd_umount},
+
     {"scrub", "NAME", 0, 1, COMPLETE_VOLUME, OPTIONS(ALL, RATE, WAIT, NO_WAIT),
      "read and verify every copy of everything, and repair it",
      "Interrupting the command does not interrupt the work.\n", cmd_scrub},

@@ -26,7 +26,7 @@
 
 #define HANDLE_KILLPRIV_V2 (1u << 28) /* linux/fuse.h; libfuse does not know it */
 #define GATHER_MAX         32u
-#define LAZY_MS            50         /* how long a RELEASE waits for company */
+#define LAZY_MS            50 /* how long a RELEASE waits for company */
 #define BYE_MS             1000
 #define READ_AHEAD_KIB     2048
 
@@ -43,6 +43,12 @@ void client_log(const struct client *c, const char *fmt, ...)
         syslog(LOG_NOTICE, "%s on %s: %s", c->options.name, c->options.dir, text);
     else
         fprintf(stderr, "ashlar: %s on %s: %s\n", c->options.name, c->options.dir, text);
+}
+
+static void sleep_ms(uint32_t ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
 }
 
 /* ---- Replies of libfuse ---- */
@@ -89,7 +95,7 @@ static void process(struct client *c, size_t len)
         return;
     struct client_buffer *next;
     while ((next = client_buffer_get(c)) == NULL)
-        usleep(10000);
+        sleep_ms(10);
     c->buffer = next;
 }
 
@@ -149,13 +155,8 @@ static void signals_set(void)
     sigaction(SIGINT, &end, NULL);
     sigaction(SIGHUP, &end, NULL);
     sigaction(SIGALRM, &end, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
-static void sleep_ms(uint32_t ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-    nanosleep(&t, NULL);
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGPIPE, &ignore, NULL);
 }
 
 /* The first connection, which may have to wait for the node. */
@@ -171,7 +172,8 @@ static int connect_first(struct client *c, FILE *err)
         fd = client_connect(c, &coherent);
     }
     if (fd == -ENOENT && access(o->socket, F_OK) == 0)
-        fprintf(err, "ashlar: the node has no file system \"%s\"\n        ashlar fs list shows those it has.\n",
+        fprintf(err,
+                "ashlar: the node has no file system \"%s\"\n        ashlar fs list shows those it has.\n",
                 o->name);
     else if (fd == -EACCES || fd == -EPERM)
         fprintf(err, "ashlar: %s: %s\n        Only the node's owner may mount; run it as root.\n", o->socket,
@@ -179,8 +181,9 @@ static int connect_first(struct client *c, FILE *err)
     else if (fd == -EPROTONOSUPPORT)
         fprintf(err, "ashlar: the node at %s is of another version, or is something else\n", o->socket);
     else if (fd < 0)
-        fprintf(err, "ashlar: no node answers at %s: %s\n        Start one with `ashlard --dir DIR`, or name "
-                     "its socket with --fs-socket.\n",
+        fprintf(err,
+                "ashlar: no node answers at %s: %s\n        Start one with `ashlard --dir DIR`, or name "
+                "its socket with --fs-socket.\n",
                 o->socket, strerror(-fd));
     return fd;
 }

@@ -20,7 +20,7 @@ struct fuse_mount_options {
     bool allow_other; /* users beside the one who mounts; default_permissions holds in any case */
     bool writeback;   /* the kernel keeps writes for a while; only coherent while nobody else writes */
     uint32_t attr_timeout_ms, entry_timeout_ms;
-    uint32_t wait_ms; /* for the node and the file system to be there; 0: they must be */
+    uint32_t wait_ms;                  /* for the node and the file system to be there; 0: they must be */
     char extra[FUSE_CLIENT_EXTRA_MAX]; /* mount options for the kernel, comma-separated, or "" */
 };
 

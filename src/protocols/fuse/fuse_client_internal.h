@@ -9,8 +9,8 @@
  *   notifier  tells the kernel what changed. Only it: the kernel may let it wait for a page or a directory
  *             that a request of somebody holds, whose reply the receiver must be free to bring.
  *
- * `lock` guards everything marked so; it is held only for moments. `send_lock` is held while something is sent
- * or the socket is exchanged, and taken first.
+ * `lock` guards everything marked so; it is held only for moments. `send_lock` is held while something is
+ * sent or the socket is exchanged, and taken first.
  */
 #ifndef ASHLAR_PROTOCOLS_FUSE_CLIENT_INTERNAL_H
 #define ASHLAR_PROTOCOLS_FUSE_CLIENT_INTERNAL_H
@@ -39,11 +39,11 @@ struct client_buffer {
 
 /* A request that was not answered. */
 struct client_request {
-    struct list order;  /* client.requests, by unique */
-    struct list unsent; /* client.unsent, or by itself */
+    struct list order;           /* client.requests, by unique */
+    struct list unsent;          /* client.unsent, or by itself */
     struct client_request *next; /* in its bucket */
-    fuse_req_t req;     /* NULL: nobody waits for it */
-    uint64_t unique;    /* 0: no reply comes, it goes when it was sent */
+    fuse_req_t req;              /* NULL: nobody waits for it */
+    uint64_t unique;             /* 0: no reply comes, it goes when it was sent */
     uint64_t ino;
     uint16_t op;
     bool sent;        /* perhaps in part, perhaps on a connection that broke */
@@ -89,15 +89,15 @@ struct client {
     int socket; /* send_lock; -1: none */
 
     pthread_mutex_t lock;
-    enum client_state state;             /* lock */
-    struct list requests, unsent;        /* lock */
-    uint32_t request_count;              /* lock */
-    bool urgent;                         /* lock: somebody waits for one of the unsent */
+    enum client_state state;                        /* lock */
+    struct list requests, unsent;                   /* lock */
+    uint32_t request_count;                         /* lock */
+    bool urgent;                                    /* lock: somebody waits for one of the unsent */
     struct client_request *buckets[CLIENT_BUCKETS]; /* lock */
-    struct fuse_table nodes;             /* lock: what the kernel knows and has open */
-    struct client_buffer *spare;         /* lock */
-    uint32_t spare_count;                /* lock */
-    bool ending;                         /* lock: unmounted */
+    struct fuse_table nodes;                        /* lock: what the kernel knows and has open */
+    struct client_buffer *spare;                    /* lock */
+    uint32_t spare_count;                           /* lock */
+    bool ending;                                    /* lock: unmounted */
 
     pthread_mutex_t note_lock;
     pthread_cond_t note_there;
@@ -113,9 +113,9 @@ struct client {
     struct client_buffer *buffer;
     const uint8_t *raw; /* the request that is being decoded, as the kernel wrote it */
     size_t raw_len;
-    bool buffer_taken;   /* by a write's request */
+    bool buffer_taken;    /* by a write's request */
     bool interrupted_now; /* the request that is being begun was interrupted already */
-    uint64_t init_flags; /* of the kernel's INIT while it is being answered; 0: not now */
+    uint64_t init_flags;  /* of the kernel's INIT while it is being answered; 0: not now */
 };
 
 /* ---- fuse_client.c ---- */

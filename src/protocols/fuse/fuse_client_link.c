@@ -377,7 +377,8 @@ static void queue_again(struct client *c)
         if (r->unique == 0)
             free(r);
     }
-    FUSE_TABLE_FOREACH (&c->nodes, n) {
+    FUSE_TABLE_FOREACH(&c->nodes, n)
+    {
         for (uint32_t kind = 1; kind < FUSE_OPEN_KINDS; kind++) {
             struct fuse_request q = {
                 .op = WIRE_REOPEN, .ino = n->ino, .open = {.flags = kind, .count = n->opens[kind]}};

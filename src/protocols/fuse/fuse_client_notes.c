@@ -99,8 +99,8 @@ static void tell_all(struct client *c)
     uint64_t *inodes = malloc(((size_t)size + 1) * sizeof(*inodes));
     if (inodes == NULL)
         abort();
-    FUSE_TABLE_FOREACH (&c->nodes, node)
-        inodes[count++] = node->ino;
+    FUSE_TABLE_FOREACH(&c->nodes, node)
+    inodes[count++] = node->ino;
     pthread_mutex_unlock(&c->lock);
     assert(count == size);
     tell_inode(c, FUSE_ROOT_ID, true, 0, 0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel's requests, as libfuse decodes them, in main: each becomes one for the node, or is answered here.
+ * The kernel's requests, as libfuse decodes them, in main: each becomes one for the node, or is answered
+ * here.
  *
  * A node id of the kernel is the inode number itself, so there is nothing to look up and nothing to forget at
  * the node. What is answered here:
@@ -125,8 +126,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     /* We say what changed; guessing it from times would drop what was just written here. */
     want(conn, FUSE_CAP_AUTO_INVAL_DATA, false);
     want(conn, FUSE_CAP_EXPLICIT_INVAL_DATA, true);
-    /* Requests are read whole with one call; data goes out of the receiver's buffer with one more. Pipes would
-     * be two calls more for each. */
+    /* Requests are read whole with one call; data goes out of the receiver's buffer with one more. Pipes
+     * would be two calls more for each. */
     want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
 }
 
@@ -323,10 +324,14 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
         int fuse;
         uint32_t wire;
     } bits[] = {
-        {FUSE_SET_ATTR_MODE, WIRE_SET_MODE},           {FUSE_SET_ATTR_UID, WIRE_SET_UID},
-        {FUSE_SET_ATTR_GID, WIRE_SET_GID},             {FUSE_SET_ATTR_SIZE, WIRE_SET_SIZE},
-        {FUSE_SET_ATTR_ATIME, WIRE_SET_ATIME},         {FUSE_SET_ATTR_MTIME, WIRE_SET_MTIME},
-        {FUSE_SET_ATTR_ATIME_NOW, WIRE_SET_ATIME_NOW}, {FUSE_SET_ATTR_MTIME_NOW, WIRE_SET_MTIME_NOW},
+        {FUSE_SET_ATTR_MODE, WIRE_SET_MODE},
+        {FUSE_SET_ATTR_UID, WIRE_SET_UID},
+        {FUSE_SET_ATTR_GID, WIRE_SET_GID},
+        {FUSE_SET_ATTR_SIZE, WIRE_SET_SIZE},
+        {FUSE_SET_ATTR_ATIME, WIRE_SET_ATIME},
+        {FUSE_SET_ATTR_MTIME, WIRE_SET_MTIME},
+        {FUSE_SET_ATTR_ATIME_NOW, WIRE_SET_ATIME_NOW},
+        {FUSE_SET_ATTR_MTIME_NOW, WIRE_SET_MTIME_NOW},
         {FUSE_SET_ATTR_CTIME, WIRE_SET_CTIME},
     };
     struct fuse_request q = request_of(req, WIRE_SETATTR, ino);
@@ -547,8 +552,8 @@ static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const 
     struct fuse_request q = request_of(req, WIRE_XATTR_SET, ino);
     q.name = text_of(name);
     q.second = (struct wire_text){value, (uint32_t)size};
-    q.xattr.how = (flags & XATTR_CREATE ? WIRE_XATTR_CREATE : 0) |
-                  (flags & XATTR_REPLACE ? WIRE_XATTR_REPLACE : 0);
+    q.xattr.how =
+        (flags & XATTR_CREATE ? WIRE_XATTR_CREATE : 0) | (flags & XATTR_REPLACE ? WIRE_XATTR_REPLACE : 0);
     if (size > WIRE_VALUE_MAX)
         fuse_reply_err(req, E2BIG);
     else if (q.xattr.how > WIRE_XATTR_REPLACE)
@@ -572,7 +577,7 @@ static bool lock_of(const struct flock *l, struct fuse_request *q)
     q->lock.start = (uint64_t)l->l_start;
     q->lock.len = (uint64_t)l->l_len;
     q->lock.pid = (uint32_t)l->l_pid;
-    q->lock.type = l->l_type == F_UNLCK ? WIRE_LOCK_NONE
+    q->lock.type = l->l_type == F_UNLCK   ? WIRE_LOCK_NONE
                    : l->l_type == F_WRLCK ? WIRE_LOCK_WRITE
                                           : WIRE_LOCK_READ;
     return l->l_start >= 0 && l->l_len >= 0;

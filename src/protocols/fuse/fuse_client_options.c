@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 /* Handled by mount(8), systemd or libmount; the kernel would refuse them. */
-static const char *const ignored[] = {"defaults", "auto",   "noauto", "nofail", "_netdev", "user",
-                                      "nouser",   "users",  "owner",  "group",  "rw",      "comment"};
-static const char *const kernel[] = {"ro",      "suid",       "nosuid",   "dev",      "nodev",   "exec",
-                                     "noexec",  "atime",      "noatime",  "sync",     "dirsync", "max_read",
-                                     "context", "rootcontext"};
+static const char *const ignored[] = {"defaults", "auto",  "noauto", "nofail", "_netdev", "user",
+                                      "nouser",   "users", "owner",  "group",  "rw",      "comment"};
+static const char *const kernel[] = {"ro",      "suid",     "nosuid",  "dev",        "nodev",
+                                     "exec",    "noexec",   "atime",   "noatime",    "sync",
+                                     "dirsync", "max_read", "context", "rootcontext"};
 
 static bool is_one_of(const char *word, size_t len, const char *const *list, size_t count)
 {

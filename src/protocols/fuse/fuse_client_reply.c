@@ -251,7 +251,9 @@ static bool reply_lock(struct client_request *r, const struct reply *p)
     memcpy(&w, p->bytes, sizeof(w));
     uint32_t type = le32_get(w.type);
     struct flock l = {
-        .l_type = type == WIRE_LOCK_NONE ? F_UNLCK : type == WIRE_LOCK_WRITE ? F_WRLCK : F_RDLCK,
+        .l_type = type == WIRE_LOCK_NONE    ? F_UNLCK
+                  : type == WIRE_LOCK_WRITE ? F_WRLCK
+                                            : F_RDLCK,
         .l_whence = SEEK_SET,
         .l_start = (off_t)le64_get(w.start),
         .l_len = (off_t)le64_get(w.len),

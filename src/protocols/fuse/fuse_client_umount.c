@@ -96,8 +96,8 @@ int fuse_client_unmount(const char *dir, bool force, bool lazy, FILE *err)
     }
     enum mounted what = find_mount(path);
     if (what != MOUNTED_ASHLAR) {
-        fprintf(err, "ashlar: %s\n", what == MOUNTED_NOT ? "nothing is mounted there" :
-                                                           "what is mounted there is not of Ashlar");
+        fprintf(err, "ashlar: %s\n",
+                what == MOUNTED_NOT ? "nothing is mounted there" : "what is mounted there is not of Ashlar");
         return 1;
     }
     if (umount2(path, UMOUNT_NOFOLLOW | (force ? MNT_FORCE : 0) | (lazy ? MNT_DETACH : 0)) == 0)

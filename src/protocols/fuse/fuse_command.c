@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The requests. Each function gets an admitted job, leads (see fuse_connection.c), gives the lead up before it
- * may wait, and ends the job with one reply.
+ * The requests. Each function gets an admitted job, leads (see fuse_connection.c), gives the lead up before
+ * it may wait, and ends the job with one reply.
  *
- * What was asked for again (WIRE_AGAIN) and counts only once is looked up first: its result stands in the tree
- * beside what it did, so it is known over a restart of the node, too.
+ * What was asked for again (WIRE_AGAIN) and counts only once is looked up first: its result stands in the
+ * tree beside what it did, so it is known over a restart of the node, too.
  */
 #include "protocols/fuse/fuse_internal.h"
 #include "runtime/error.h"
@@ -149,11 +149,16 @@ static uint32_t set_bits(uint32_t wire)
     static const struct {
         uint32_t wire, set;
     } bits[] = {
-        {WIRE_SET_MODE, FS_SET_MODE},           {WIRE_SET_UID, FS_SET_UID},
-        {WIRE_SET_GID, FS_SET_GID},             {WIRE_SET_SIZE, FS_SET_SIZE},
-        {WIRE_SET_ATIME, FS_SET_ATIME},         {WIRE_SET_MTIME, FS_SET_MTIME},
-        {WIRE_SET_ATIME_NOW, FS_SET_ATIME_NOW}, {WIRE_SET_MTIME_NOW, FS_SET_MTIME_NOW},
-        {WIRE_SET_CTIME, FS_SET_CTIME},         {WIRE_SET_KILL_SUID, FS_SET_KILL_SUID},
+        {WIRE_SET_MODE, FS_SET_MODE},
+        {WIRE_SET_UID, FS_SET_UID},
+        {WIRE_SET_GID, FS_SET_GID},
+        {WIRE_SET_SIZE, FS_SET_SIZE},
+        {WIRE_SET_ATIME, FS_SET_ATIME},
+        {WIRE_SET_MTIME, FS_SET_MTIME},
+        {WIRE_SET_ATIME_NOW, FS_SET_ATIME_NOW},
+        {WIRE_SET_MTIME_NOW, FS_SET_MTIME_NOW},
+        {WIRE_SET_CTIME, FS_SET_CTIME},
+        {WIRE_SET_KILL_SUID, FS_SET_KILL_SUID},
         {WIRE_SET_OPEN, FS_SET_OPEN},
     };
     uint32_t set = 0;
@@ -187,8 +192,8 @@ static void command_access(struct fuse_job *j) may_yield
 {
     struct fs_attr a;
     uint32_t granted, mask = j->q.access.mask;
-    uint32_t wanted = (mask & 4 ? FS_MAY_READ : 0) | (mask & 2 ? FS_MAY_WRITE : 0) |
-                      (mask & 1 ? FS_MAY_EXECUTE : 0);
+    uint32_t wanted =
+        (mask & 4 ? FS_MAY_READ : 0) | (mask & 2 ? FS_MAY_WRITE : 0) | (mask & 1 ? FS_MAY_EXECUTE : 0);
     j->rq.cred.trusted = false; /* here nobody else has checked */
     int err = fs_access(j->connection->fs->fs, &j->rq, j->q.ino, wanted, &granted, &a);
     if (err == 0 && (granted & wanted) != wanted)
@@ -202,9 +207,9 @@ static void command_statfs(struct fuse_job *j) may_yield
     struct fs_attr a;
     int err = fs_statfs(j->connection->fs->fs, &j->rq, j->q.ino, &s, &a);
     if (err == 0) {
-        struct wire_statfs w = {le64_make(s.total_bytes),  le64_make(s.free_bytes),
+        struct wire_statfs w = {le64_make(s.total_bytes),     le64_make(s.free_bytes),
                                 le64_make(s.available_bytes), le64_make(s.total_inodes),
-                                le64_make(s.free_inodes),  le64_make(s.available_inodes)};
+                                le64_make(s.free_inodes),     le64_make(s.available_inodes)};
         fuse_job_bytes(j, &w, sizeof(w));
     }
     fuse_command_end(j, err);
@@ -271,8 +276,8 @@ MUST_CHECK static int make(struct fuse_job *j, struct fs_attr *ret) may_yield
     if (c.how == FS_CREATE_UNCHECKED && (q->make.flags & WIRE_MAKE_TRUNCATE))
         c.attr.valid |= FS_SET_SIZE; /* to 0 */
     struct fs_wcc dir = {0};
-    err = fs_create(j->connection->fs->fs, &j->rq, q->ino, q->name.bytes, q->name.len, &c, ret, &created,
-                    &dir);
+    err =
+        fs_create(j->connection->fs->fs, &j->rq, q->ino, q->name.bytes, q->name.len, &c, ret, &created, &dir);
     if (err == 0 && open && !S_ISREG(ret->mode))
         err = ERR_FS_EXISTS;
     if (err == 0 && open)
@@ -357,8 +362,8 @@ static void command_release(struct fuse_job *j)
 static void command_reopen(struct fuse_job *j) may_yield
 {
     struct fuse_connection *c = j->connection;
-    int err = c->ready ? ERR_PROTOCOL
-                       : fuse_session_reopen(c, &j->rq, j->q.ino, j->q.open.flags, j->q.open.count);
+    int err =
+        c->ready ? ERR_PROTOCOL : fuse_session_reopen(c, &j->rq, j->q.ino, j->q.open.flags, j->q.open.count);
     fuse_command_end(j, err);
 }
 

@@ -55,8 +55,8 @@ void fuse_command_read(struct fuse_job *j)
 /* ---- Writing ---- */
 
 /* Receives a piece of the payload and, with all of it there, lets others read on. *ret_received: it was. */
-MUST_CHECK static int write_piece(struct fuse_job *j, uint64_t offset, uint32_t len, bool last, uint32_t flags,
-                                  uint64_t *ret_offset, bool *ret_received) may_yield
+MUST_CHECK static int write_piece(struct fuse_job *j, uint64_t offset, uint32_t len, bool last,
+                                  uint32_t flags, uint64_t *ret_offset, bool *ret_received) may_yield
 {
     struct fuse_connection *c = j->connection;
     struct fs_wcc w = {0};
@@ -181,8 +181,8 @@ void fuse_command_readdir(struct fuse_job *j)
     bool eof;
     int err = fuse_job_tail(j, room);
     if (err == 0)
-        err = fs_readdir(j->connection->fs->fs, &j->rq, j->q.ino, j->q.readdir.cookie, j->q.readdir.attributes,
-                         emit, &m, &eof, &dir);
+        err = fs_readdir(j->connection->fs->fs, &j->rq, j->q.ino, j->q.readdir.cookie,
+                         j->q.readdir.attributes, emit, &m, &eof, &dir);
     fuse_command_end(j, err);
 }
 
@@ -206,8 +206,8 @@ static void lock_make(const struct fuse_job *j, struct fs_lock *l)
 static void lock_flush(struct fuse_job *j) may_yield
 {
     struct le64 owner = le64_make(j->q.lock_flush.owner);
-    int err = fs_lock_clear_client(j->connection->fs->fs, FS_LOCK_FUSE, j->connection->session->client, j->q.ino,
-                                   owner.b, sizeof(owner));
+    int err = fs_lock_clear_client(j->connection->fs->fs, FS_LOCK_FUSE, j->connection->session->client,
+                                   j->q.ino, owner.b, sizeof(owner));
     fuse_command_end(j, err);
 }
 

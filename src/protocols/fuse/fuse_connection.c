@@ -17,9 +17,9 @@
  * Waits for locks have fibers of their own, since they may be cancelled, and are counted apart: if they
  * filled the connection, the unlock that they wait for would never be read.
  *
- * Sending. Replies and notes gather in one queue; a writer fiber is started with the first one. It runs behind
- * all fibers that are ready then, so that what they answer goes out with the same system call. A note stands
- * in the queue behind every reply that may show what it invalidates.
+ * Sending. Replies and notes gather in one queue; a writer fiber is started with the first one. It runs
+ * behind all fibers that are ready then, so that what they answer goes out with the same system call. A note
+ * stands in the queue behind every reply that may show what it invalidates.
  *
  * Ending. closing: nothing more is read; each request under way ends, its reply is sent. broken: sending
  * failed; replies are dropped: the mount asks again on its next connection. Whoever puts the last reference
@@ -186,7 +186,8 @@ static uint32_t add_run(struct iovec *iov, uint32_t count, const struct page_run
 /* The reply's vector behind `count` elements; 0: it does not fit. */
 static uint32_t job_iov(const struct fuse_job *j, struct iovec *iov, uint32_t count)
 {
-    /* Runs of zeroes take an element for ZERO_BLOCKS blocks or less, so runs and blocks bound the elements. */
+    /* Runs of zeroes take an element for ZERO_BLOCKS blocks or less, so runs and blocks bound the elements.
+     */
     uint32_t most = 2 + (j->data_len > 0 ? j->vec.run_count + j->vec.blocks / ZERO_BLOCKS + 1 : 0);
     if (most > SEND_IOV - count)
         return 0;

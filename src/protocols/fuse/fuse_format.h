@@ -20,14 +20,14 @@
 #define WIRE_MAGIC       "ASHFUSE1"
 #define WIRE_MAGIC_LEN   8u
 #define WIRE_VERSION     1u
-#define WIRE_NAME_MAX    255u                /* of a file system, of a file */
-#define WIRE_LABEL_MAX   63u                 /* what people see of a mount: "fuse:host:/mnt" */
-#define WIRE_TARGET_MAX  4095u               /* of a symbolic link */
-#define WIRE_VALUE_MAX   65536u              /* of an extended attribute; of their list */
+#define WIRE_NAME_MAX    255u                  /* of a file system, of a file */
+#define WIRE_LABEL_MAX   63u                   /* what people see of a mount: "fuse:host:/mnt" */
+#define WIRE_TARGET_MAX  4095u                 /* of a symbolic link */
+#define WIRE_VALUE_MAX   65536u                /* of an extended attribute; of their list */
 #define WIRE_DATA_MAX    ((uint32_t)(1 * MIB)) /* of one read or write */
 #define WIRE_READDIR_MAX ((uint32_t)(128 * KIB))
 /* The longest request without the data of a write. */
-#define WIRE_SMALL_MAX   ((uint32_t)(68 * KIB))
+#define WIRE_SMALL_MAX ((uint32_t)(68 * KIB))
 
 struct wire_hello {
     uint8_t magic[WIRE_MAGIC_LEN];
@@ -101,7 +101,8 @@ struct wire_reply {
 static_assert(sizeof(struct wire_reply) == 16, "wire_reply");
 
 /* ---- Arguments behind wire_request; where a text says "name", its bytes follow up to the end. LOOKUP,
- * UNLINK, RMDIR, XATTR_REMOVE: only the name. GETATTR, READLINK, FSYNC, STATFS, REOPEN_DONE, BYE: nothing ----
+ * UNLINK, RMDIR, XATTR_REMOVE: only the name. GETATTR, READLINK, FSYNC, STATFS, REOPEN_DONE, BYE: nothing
+ * ----
  */
 
 struct wire_setattr {

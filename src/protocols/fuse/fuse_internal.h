@@ -8,8 +8,8 @@
 #include "protocols/fuse/fuse_wire.h"
 #include "runtime/list.h"
 
-#define FUSE_REQUEST_COST (6 * KIB)   /* of a request in the accounts, beside its payload */
-#define FUSE_BUFFER_PAGES 20u         /* received and not consumed, of a connection: the longest small request */
+#define FUSE_REQUEST_COST (6 * KIB) /* of a request in the accounts, beside its payload */
+#define FUSE_BUFFER_PAGES 20u /* received and not consumed, of a connection: the longest small request */
 #define FUSE_BULK         (16 * KIB)  /* from here on a payload is worth receiving into its place */
 #define FUSE_NOTES_MAX    (512 * KIB) /* not sent yet; beyond it one note stands for all */
 #define FUSE_FREE_JOBS    256u
@@ -61,8 +61,8 @@ struct fuse_session {
     struct list link; /* fuse_fs.sessions */
     struct fuse_fs *fs;
     uint8_t id[16];
-    char client[FUSE_CLIENT_TEXT]; /* of its locks */
-    uint32_t stats;                /* fs_client() */
+    char client[FUSE_CLIENT_TEXT];      /* of its locks */
+    uint32_t stats;                     /* fs_client() */
     struct fuse_connection *connection; /* NULL: away */
     uint64_t away_since_ns;
     bool missed; /* invalidations, while it was away */
@@ -75,8 +75,8 @@ int fuse_sessions_start(struct fuse_fs *f) MUST_CHECK may_yield;
 void fuse_sessions_stop(struct fuse_fs *f) may_yield;
 /* Finds or makes it, and gives it to the connection; waits until an earlier one of it is gone. *ret_coherent:
  * it missed no invalidation. ERR_NO_MEMORY, ERR_CLOSED (fs is being removed), ERR_CANCELLED. */
-int fuse_session_attach(struct fuse_fs *f, const uint8_t id[16], const char *label,
-                        struct fuse_connection *c, bool *ret_coherent) MUST_CHECK may_yield;
+int fuse_session_attach(struct fuse_fs *f, const uint8_t id[16], const char *label, struct fuse_connection *c,
+                        bool *ret_coherent) MUST_CHECK may_yield;
 void fuse_session_detach(struct fuse_session *s);
 /* flags: WIRE_OPEN_*. */
 int fuse_session_open(struct fuse_session *s, const struct fs_request *rq, uint64_t ino, uint32_t flags)
@@ -121,7 +121,7 @@ struct fuse_connection {
     struct fuse_fs *fs;
     struct fuse_session *session;
     struct stream *stream;
-    uint32_t refs; /* fibers that work for it */
+    uint32_t refs;          /* fibers that work for it */
     struct fuse_table told; /* opens, until REOPEN_DONE */
     bool ready;             /* REOPEN_DONE was there */
 
@@ -135,8 +135,8 @@ struct fuse_connection {
     size_t start, end; /* bytes received and not consumed */
     bool bulk;         /* the last payload was a long one: receive little beyond the next */
 
-    struct list jobs; /* under way: struct fuse_job.active */
-    struct list out;  /* replies and notes to send */
+    struct list jobs;    /* under way: struct fuse_job.active */
+    struct list out;     /* replies and notes to send */
     uint64_t note_bytes; /* in out */
     bool writing;
     uint32_t requests, lock_waits;

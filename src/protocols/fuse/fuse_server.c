@@ -8,8 +8,8 @@
  *    listener -> greeter (home) --hello--> hand over -> connection (reactor of the file system)
  *
  * Invariants
- *  S1  A fuse_fs is freed only when nobody at home holds it (hand-overs, which wait for the other reactor) and
- *      its connections are gone. Who holds it has found it in the list; removing takes it off the list first.
+ *  S1  A fuse_fs is freed only when nobody at home holds it (hand-overs, which wait for the other reactor)
+ * and its connections are gone. Who holds it has found it in the list; removing takes it off the list first.
  */
 #include "protocols/fuse/fuse_internal.h"
 #include "runtime/error.h"

@@ -28,7 +28,8 @@ static_assert(WIRE_OPEN_READ == (uint32_t)FS_OPEN_READ && WIRE_OPEN_WRITE == (ui
 
 void fuse_opens_put(struct fuse_fs *f, struct fuse_table *opens)
 {
-    FUSE_TABLE_FOREACH (opens, n) {
+    FUSE_TABLE_FOREACH(opens, n)
+    {
         for (uint32_t kind = 1; kind < FUSE_OPEN_KINDS; kind++) {
             if (n->opens[kind] == 0)
                 continue;
@@ -149,8 +150,8 @@ static struct fuse_session *session_new(struct fuse_fs *f, const uint8_t id[16],
     return s;
 }
 
-int fuse_session_attach(struct fuse_fs *f, const uint8_t id[16], const char *label,
-                        struct fuse_connection *c, bool *ret_coherent)
+int fuse_session_attach(struct fuse_fs *f, const uint8_t id[16], const char *label, struct fuse_connection *c,
+                        bool *ret_coherent)
 {
     struct fuse_session *s;
     for (;;) {

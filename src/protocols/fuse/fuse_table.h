@@ -30,7 +30,7 @@ struct fuse_node *fuse_table_get(struct fuse_table *t, uint64_t ino);
 void fuse_table_drop(struct fuse_table *t, struct fuse_node *n);
 bool fuse_node_is_open(const struct fuse_node *n);
 
-#define FUSE_TABLE_FOREACH(t, it)                     \
+#define FUSE_TABLE_FOREACH(t, it)                           \
     for (uint32_t it##_i = 0; it##_i < (t)->size; it##_i++) \
         for (struct fuse_node *it = (t)->buckets[it##_i]; it != NULL; it = it->next)
 
