@@ -299,6 +299,10 @@ int fs_lock_clear(struct fs *fs, const struct fs_request *rq, uint64_t ino, cons
  * files. */
 int fs_lock_clear_client(struct fs *fs, enum fs_lock_protocol p, const char *client, uint64_t ino,
                          const uint8_t *owner, uint32_t owner_len) MUST_CHECK may_yield;
+/* Some client that holds a lock of that protocol and for which wanted() says true. ERR_NOT_FOUND. */
+int fs_lock_find_client(const struct fs *fs, enum fs_lock_protocol p,
+                        bool (*wanted)(void *ctx, const char *client), void *ctx,
+                        char ret[FS_LOCK_CLIENT_MAX + 1]) MUST_CHECK;
 /* From fs_open() until then, only reclaims are granted (NLM). 0: no grace period. */
 void fs_lock_set_grace(struct fs *fs, uint64_t until_ns);
 

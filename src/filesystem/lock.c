@@ -421,6 +421,26 @@ int fs_lock_clear_client(struct fs *fs, enum fs_lock_protocol p, const char *cli
     return 0;
 }
 
+int fs_lock_find_client(const struct fs *fs, enum fs_lock_protocol p,
+                        bool (*wanted)(void *ctx, const char *client), void *ctx,
+                        char ret[FS_LOCK_CLIENT_MAX + 1])
+{
+    for (uint32_t bucket = 0; bucket < fs->waiters->bucket_count; bucket++)
+        for (const struct lock_file *f = fs->waiters->buckets[bucket]; f; f = f->next)
+            LIST_FOREACH (&f->held, it) {
+                const struct held *h = CONTAINER_OF(it, struct held, link);
+                struct fs_lock l;
+                if (h->protocol != p)
+                    continue;
+                lock_describe(h, &l);
+                if (!wanted(ctx, l.client))
+                    continue;
+                memcpy(ret, l.client, sizeof(l.client));
+                return 0;
+            }
+    return ERR_NOT_FOUND;
+}
+
 void fs_lock_set_grace(struct fs *fs, uint64_t until_ns)
 {
     fs->lock_grace_until_ns = until_ns;

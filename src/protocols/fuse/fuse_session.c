@@ -209,11 +209,44 @@ static struct fuse_session *session_due(struct fuse_fs *f, uint64_t *ret_next)
     return NULL;
 }
 
+static bool is_stranger(void *ctx, const char *client)
+{
+    struct fuse_fs *f = ctx;
+    LIST_FOREACH (&f->sessions, l)
+        if (strcmp(CONTAINER_OF(l, struct fuse_session, link)->client, client) == 0)
+            return false;
+    return true;
+}
+
+/* Locks from before the start, of mounts that did not come back. */
+static void clear_strangers(struct fuse_fs *f) may_yield
+{
+    static const enum fs_lock_protocol kinds[] = {FS_LOCK_FUSE, FS_LOCK_FLOCK};
+    char client[FS_LOCK_CLIENT_MAX + 1];
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        while (!f->closing && fs_lock_find_client(f->fs, kinds[i], is_stranger, f, client) == 0) {
+            LOG_INFO("fuse: %s: mount %s did not come back, its locks go", f->name, client);
+            int err = fs_lock_clear_client(f->fs, kinds[i], client, 0, NULL, 0);
+            if (err == 0)
+                continue;
+            LOG_WARNING("fuse: %s: the locks of mount %s cannot be cleared: %s", f->name, client,
+                        error_text(err));
+            return;
+        }
+    }
+}
+
 static void sweeper_run(void *arg) may_yield
 {
     struct fuse_fs *f = arg;
+    uint64_t strangers_ns = reactor_now_ns() + f->server->limits.away_ns;
     while (!f->closing && !fiber_cancelled()) {
-        uint64_t next = DEADLINE_NEVER;
+        uint64_t next = strangers_ns;
+        if (strangers_ns <= reactor_now_ns()) {
+            strangers_ns = DEADLINE_NEVER;
+            clear_strangers(f);
+            continue;
+        }
         struct fuse_session *s = session_due(f, &next);
         if (s != NULL) {
             char client[FUSE_CLIENT_TEXT];

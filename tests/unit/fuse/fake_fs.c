@@ -762,6 +762,20 @@ int fs_lock_clear_client(struct fs *fs, enum fs_lock_protocol p, const char *cli
     return 0;
 }
 
+int fs_lock_find_client(const struct fs *fs, enum fs_lock_protocol p,
+                        bool (*wanted)(void *ctx, const char *client), void *ctx,
+                        char ret[FS_LOCK_CLIENT_MAX + 1])
+{
+    for (uint32_t i = 0; i < LOCKS; i++) {
+        const struct fake_lock *o = &fs->locks[i];
+        if (o->ino == 0 || o->lock.protocol != p || !wanted(ctx, o->lock.client))
+            continue;
+        memcpy(ret, o->lock.client, sizeof(o->lock.client));
+        return 0;
+    }
+    return ERR_NOT_FOUND;
+}
+
 /* ---- Watches ---- */
 
 void fs_watch_add(struct fs *fs, struct fs_watch *w)

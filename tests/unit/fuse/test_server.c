@@ -496,6 +496,30 @@ static void notes_that_nobody_reads_are_bounded(void **state)
     run(deaf_body);
 }
 
+static void lost_body(void) may_yield
+{
+    struct mount m = mount_up(1), back = mount_up(2);
+    CHECK_EQUAL(ask(&m, create("f")), 0);
+    CHECK_EQUAL(ask(&m, locking(answered_ino(), 1, WIRE_LOCK_READ, false)), 0);
+    CHECK_EQUAL(ask(&back, locking(FS_INO_FIRST, 1, WIRE_LOCK_READ, false)), 0);
+    fuse_server_stop(server);
+    stream_close(m.stream);
+    stream_close(back.stream);
+    fake_fs_restart(fs);
+    node_up();
+    CHECK_EQUAL(fiber_sleep(50 * NSEC_PER_SEC), 0);
+    back = mount_up(2);
+    CHECK_EQUAL(fake_fs_locks(fs), 2);
+    CHECK_EQUAL(fiber_sleep(20 * NSEC_PER_SEC), 0);
+    CHECK_EQUAL(fake_fs_locks(fs), 1); /* the other mount died while the node was away */
+    mount_down(&back);
+}
+static void locks_of_a_mount_that_died_while_the_node_was_away_go(void **state)
+{
+    (void)state;
+    run(lost_body);
+}
+
 static void restart_body(void) may_yield
 {
     struct mount m = mount_up(1);
@@ -611,6 +635,7 @@ int main(void)
         cmocka_unit_test(others_are_told_of_changes_and_of_having_missed_some),
         cmocka_unit_test(notes_that_nobody_reads_are_bounded),
         cmocka_unit_test(a_mount_goes_on_after_a_restart),
+        cmocka_unit_test(locks_of_a_mount_that_died_while_the_node_was_away_go),
         cmocka_unit_test(who_breaks_the_protocol_is_disconnected),
         cmocka_unit_test(a_directory_is_read_in_pieces_that_fit_the_kernel),
     };
