@@ -290,7 +290,8 @@ struct fs_lock {
 int fs_lock_test(struct fs *fs, const struct fs_request *rq, uint64_t ino, const struct fs_lock *l,
                  struct fs_lock *ret_conflict) MUST_CHECK may_yield;
 /* POSIX rules: an owner's ranges are joined, split, changed. wait: FS_LOCKED only after the deadline or
- * FS_DEADLOCK; cancelled waits: ERR_CANCELLED. reclaim: allowed in the grace period (others: FS_GRACE). */
+ * FS_DEADLOCK; cancelled waits: ERR_CANCELLED. reclaim: allowed in the grace period (others: FS_GRACE);
+ * at other times the same as any, since locks survive a restart. */
 int fs_lock_set(struct fs *fs, const struct fs_request *rq, uint64_t ino, const struct fs_lock *l,
                 bool reclaim, uint64_t wait_until_ns, struct fs_lock *ret_conflict) MUST_CHECK may_yield;
 int fs_lock_clear(struct fs *fs, const struct fs_request *rq, uint64_t ino, const struct fs_lock *l)

@@ -308,9 +308,9 @@ int fs_lock_set(struct fs *fs, const struct fs_request *rq, uint64_t ino, const 
 {
     uint64_t began = fs_begin(fs, rq, FS_OP_LOCK);
     bool grace = l->protocol == FS_LOCK_NLM && reactor_now_ns() < fs->lock_grace_until_ns;
-    int r = !lock_valid(l)                                     ? ERR_FS_INVALID
-            : grace != (reclaim && l->protocol == FS_LOCK_NLM) ? ERR_FS_GRACE
-                                                               : 0;
+    int r = !lock_valid(l)                                      ? ERR_FS_INVALID
+            : grace && !(reclaim && l->protocol == FS_LOCK_NLM) ? ERR_FS_GRACE
+                                                                : 0;
 
     while (!r) {
         r = lock_run(fs, rq, ino, l, true, ret_conflict);

@@ -162,6 +162,20 @@ static enum nfs3_status admit(const struct nfs_call *call, const struct nfs_expo
     return nfs_export_port_allowed(e, call->peer) ? NFS3_OK : NFS3ERR_PERM;
 }
 
+enum nfs3_status nfs3_admit(struct nfs_call *call, const void *handle, uint32_t len,
+                            struct nfs_export **ret_export, struct nfs_handle_fields *ret_fields)
+{
+    enum nfs3_status status = NFS3ERR_BADHANDLE;
+    *ret_export = NULL;
+    if (nfs_handle_parse(handle, len, ret_fields)) {
+        *ret_export = nfs_export_hold(call->shard, ret_fields->export_tag);
+        status = *ret_export != NULL ? admit(call, *ret_export, ret_fields, handle) : NFS3ERR_STALE;
+    }
+    if (status == NFS3ERR_BADHANDLE || status == NFS3ERR_STALE)
+        counter_add(&call->shard->bad_handles, 1);
+    return status;
+}
+
 static int nfs3_run(struct nfs_call *call) may_yield
 {
     struct nfs_handle_fields f;
@@ -170,12 +184,8 @@ static int nfs3_run(struct nfs_call *call) may_yield
     const uint8_t *handle = xdr_opaque(&x, NFS3_HANDLE_MAX, &len);
     if (handle == NULL)
         return RPC_GARBAGE_ARGUMENTS;
-    struct nfs_export *e = NULL;
-    enum nfs3_status status = NFS3ERR_BADHANDLE;
-    if (nfs_handle_parse(handle, len, &f)) {
-        e = nfs_export_hold(call->shard, f.export_tag);
-        status = e != NULL ? admit(call, e, &f, handle) : NFS3ERR_STALE;
-    }
+    struct nfs_export *e;
+    enum nfs3_status status = nfs3_admit(call, handle, len, &e, &f);
     int accept;
     if (status == NFS3_OK) {
         struct nfs3_op op;
@@ -196,8 +206,6 @@ static int nfs3_run(struct nfs_call *call) may_yield
         if (accept < 0)
             accept = fail(call, NFS3ERR_JUKEBOX); /* it never got there */
     } else {
-        if (status == NFS3ERR_BADHANDLE || status == NFS3ERR_STALE)
-            counter_add(&call->shard->bad_handles, 1);
         accept = fail(call, status);
     }
     if (e != NULL)

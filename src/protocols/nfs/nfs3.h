@@ -45,6 +45,13 @@ int nfs3_fsinfo(struct nfs3_op *op) may_yield;
 int nfs3_pathconf(struct nfs3_op *op) may_yield;
 int nfs3_commit(struct nfs3_op *op) may_yield;
 
+/* ---- nfs3.c ---- */
+
+/* May the caller use this handle? *ret_fields is to be believed with NFS3_OK only. The export is held,
+ * whatever the answer; NULL: there is none. */
+enum nfs3_status nfs3_admit(struct nfs_call *call, const void *handle, uint32_t len,
+                            struct nfs_export **ret_export, struct nfs_handle_fields *ret_fields);
+
 /* ---- nfs3_xdr.c ---- */
 
 /* The one table of errors: by our code where it says more than its class. */

@@ -50,10 +50,11 @@ struct rpc_program {
     uint32_t number, low, high; /* versions served, all between too */
     const struct rpc_version *versions;
     bool datagrams; /* also over UDP */
+    bool local;     /* this machine may have one of its own: rpcbind's entry for that one is left alone */
     /* Optional: the shard on which the call would best be run. NULL: wherever it is. */
     struct nfs_shard *(*place)(struct nfs_call *call);
 };
-extern const struct rpc_program nfs3_program, mount3_program, portmap_program;
+extern const struct rpc_program nfs3_program, mount3_program, nlm_program, nsm_program, portmap_program;
 /* Before the first listener. */
 void nfs_server_add_program(struct nfs_server *s, const struct rpc_program *p);
 
@@ -119,6 +120,9 @@ struct nfs_shard {
     struct list free_calls, free_payloads;
     uint32_t free_call_count, free_payload_count;
     uint32_t big_buffers;
+    struct list lock_waits; /* struct nlm_wait.link */
+    uint32_t lock_wait_count;
+    struct waitq lock_wait_ended;
     uint64_t evicted, duplicates, bad_handles;
     uint64_t ops[NFS3_PROC_COUNT], errors[NFS3_PROC_COUNT];
 };
@@ -211,6 +215,7 @@ struct nfs_server {
     uint32_t export_count, mount_count;
     bool stopping;
     bool registered;        /* with rpcbind */
+    bool local_told;        /* and the programs that are local */
     struct fmutex registry; /* held while exports change */
     struct nfs_shard *home_shard;
     const struct rpc_program *programs[NFS_PROGRAMS_MAX];

@@ -15,7 +15,7 @@
  *  N2  stopping ends connections before exports: a client never hears that a file is gone because the server
  *      goes.
  */
-#include "protocols/nfs/nfs_internal.h"
+#include "protocols/nfs/nlm.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
 
@@ -68,6 +68,8 @@ int nfs_shard_get(struct nfs_server *s, struct reactor *r, struct nfs_shard **re
     list_init(&shard->connections);
     list_init(&shard->free_calls);
     list_init(&shard->free_payloads);
+    list_init(&shard->lock_waits);
+    waitq_init(&shard->lock_wait_ended);
     waitq_init(&shard->room);
     waitq_init(&shard->left);
     list_append(&s->shards, &shard->link);
@@ -77,7 +79,7 @@ int nfs_shard_get(struct nfs_server *s, struct reactor *r, struct nfs_shard **re
 
 static void shard_free(struct nfs_shard *shard)
 {
-    assert(list_empty(&shard->connections) && shard->admitted_bytes == 0);
+    assert(list_empty(&shard->connections) && shard->admitted_bytes == 0 && list_empty(&shard->lock_waits));
     for (struct list *l; (l = list_pop(&shard->free_calls)) != NULL;)
         free(CONTAINER_OF(l, struct nfs_call, link));
     for (struct list *l; (l = list_pop(&shard->free_payloads)) != NULL;)
@@ -102,6 +104,7 @@ static int shard_drain(void *arg) may_yield
             nfs_connection_break(CONTAINER_OF(l, struct nfs_connection, link));
         until = DEADLINE_NEVER; /* what is under way in the file system must end */
     }
+    nlm_wait_end_all(shard, 0);
     fiber_unshield();
     return 0;
 }
@@ -134,6 +137,8 @@ int nfs_server_start(const struct nfs_server_options *o, struct nfs_server **ret
     }
     nfs_server_add_program(s, &nfs3_program);
     nfs_server_add_program(s, &mount3_program);
+    nfs_server_add_program(s, &nlm_program);
+    nfs_server_add_program(s, &nsm_program);
     *ret = s;
     return 0;
 }
@@ -318,9 +323,26 @@ static int listener_add(struct nfs_server *s, const char *address, bool datagram
     return 0;
 }
 
+/* The UDP port of the same number as the TCP port that was opened last. */
+static int listener_add_udp(struct nfs_server *s, bool portmap) may_yield
+{
+    char address[WORLD_ADDRESS_SIZE];
+    const char *bound = CONTAINER_OF(s->listeners.prev, struct nfs_listener, link)->listener->address;
+    snprintf(address, sizeof(address), "udp:%.*s", (int)sizeof(address) - 5, bound + 4);
+    return listener_add(s, address, true, portmap);
+}
+
 int nfs_server_listen(struct nfs_server *s, const char *address)
 {
-    return listener_add(s, address, false, false);
+    int err = listener_add(s, address, false, false);
+    if (err != 0 || strncmp(address, "tcp:", 4) != 0)
+        return err;
+    /* The status monitors of clients speak UDP; everything else works without it. */
+    err = listener_add_udp(s, false);
+    if (err != 0)
+        LOG_WARNING("nfs: no UDP at %s: %s; clients that restart say so over TCP only", address,
+                    error_text(err));
+    return 0;
 }
 
 int nfs_server_listen_portmap(struct nfs_server *s, const char *host_port)
@@ -339,10 +361,7 @@ int nfs_server_listen_portmap(struct nfs_server *s, const char *host_port)
     int err = listener_add(s, address, false, true);
     if (err != 0)
         return err;
-    /* Port 0 was chosen for TCP: UDP takes the same. */
-    const char *bound = CONTAINER_OF(s->listeners.prev, struct nfs_listener, link)->listener->address;
-    snprintf(address, sizeof(address), "udp:%s", bound + 4);
-    return listener_add(s, address, true, true);
+    return listener_add_udp(s, true);
 }
 
 int nfs_server_register(struct nfs_server *s)

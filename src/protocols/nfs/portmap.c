@@ -20,6 +20,7 @@
 #define RPCBIND_REMOTE "tcp:127.0.0.1:111"
 
 struct mapping {
+    bool local; /* rpc_program.local */
     uint32_t program, version;
     const char *owner;
     bool udp;
@@ -58,7 +59,7 @@ static uint32_t mappings(const struct nfs_server *s, struct mapping *out)
             for (int udp = 0; udp < 2; udp++) {
                 uint16_t port = port_at(s, p, udp);
                 if (port != 0 && n < MAPPINGS_MAX)
-                    out[n++] = (struct mapping){p->number, v, p->name, udp, port};
+                    out[n++] = (struct mapping){p->local, p->number, v, p->name, udp, port};
             }
         }
     }
@@ -331,15 +332,17 @@ int nfs_register(struct nfs_server *s, bool set)
         return err;
     for (uint32_t i = 0; i < n && err == 0; i++) {
         bool answer = true, gone;
-        if (all[i].program == RPC_PROGRAM_PORTMAP)
+        if (all[i].program == RPC_PROGRAM_PORTMAP || (!set && all[i].local && !s->local_told))
             continue;
-        if (set) { /* what an earlier run of the server left there would be in the way */
+        if (set && !all[i].local) { /* what an earlier run of the server left there would be in the way */
             err = local ? tell_local(t, &all[i], false, &gone) : tell_remote(t, &all[i], false, &gone);
             if (err != 0)
                 break;
         }
         err = local ? tell_local(t, &all[i], set, &answer) : tell_remote(t, &all[i], set, &answer);
-        if (err == 0 && set && !answer)
+        if (err == 0 && set && all[i].local)
+            s->local_told = s->local_told || answer;
+        else if (err == 0 && set && !answer)
             err = ERR_DENIED;
     }
     fiber_shield();

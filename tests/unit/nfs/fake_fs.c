@@ -721,3 +721,25 @@ const void *fake_fs_data(struct fs *fs, uint64_t ino, size_t *ret_len)
     *ret_len = fs->nodes[ino].a.size;
     return fs->nodes[ino].data;
 }
+
+/* ---- Locks: tests/integration/locks.t tries the lock manager on the real ones ---- */
+
+int fs_lock_test(struct fs *fs, const struct fs_request *rq, uint64_t ino, const struct fs_lock *l,
+                 struct fs_lock *ret_conflict)
+{
+    return ERR_FS_NO_LOCKS;
+}
+int fs_lock_set(struct fs *fs, const struct fs_request *rq, uint64_t ino, const struct fs_lock *l,
+                bool reclaim, uint64_t wait_until_ns, struct fs_lock *ret_conflict)
+{
+    return ERR_FS_NO_LOCKS;
+}
+int fs_lock_clear(struct fs *fs, const struct fs_request *rq, uint64_t ino, const struct fs_lock *l)
+{
+    return ERR_FS_NO_LOCKS;
+}
+int fs_lock_clear_client(struct fs *fs, enum fs_lock_protocol p, const char *client, uint64_t ino,
+                         const uint8_t *owner, uint32_t owner_len)
+{
+    return 0;
+}
