@@ -109,7 +109,8 @@ static may_yield void loops(struct fs_test *t)
 static may_yield void rights(struct fs_test *t)
 {
     as_user(t, 10, 10);
-    uint64_t mine = folder(t, ROOT, "mine", 0755), f = file(t, mine, "f", 0644), d = folder(t, mine, "d", 0755);
+    uint64_t mine = folder(t, ROOT, "mine", 0755), f = file(t, mine, "f", 0644),
+             d = folder(t, mine, "d", 0755);
     as_user(t, 20, 20);
     uint64_t his = folder(t, ROOT, "his", 0755), open_dir = folder(t, ROOT, "open", 0777);
     (void)file(t, open_dir, "his", 0666);
@@ -209,10 +210,12 @@ static may_yield void mover_main(void *arg)
     for (uint32_t i = 0; i < 100; i++) {
         /* One moves a into b, the other b into a: both at once would be a loop. */
         bool one = m->id % 2 == 0;
-        int r = fs_rename(m->t->fs, &m->t->rq, ROOT, one ? "a" : "b", 1, one ? m->b : m->a, "x", 1, 0, &from, &to);
+        int r = fs_rename(m->t->fs, &m->t->rq, ROOT, one ? "a" : "b", 1, one ? m->b : m->a, "x", 1, 0, &from,
+                          &to);
         if (r == 0) {
             m->done++;
-            r = fs_rename(m->t->fs, &m->t->rq, one ? m->b : m->a, "x", 1, ROOT, one ? "a" : "b", 1, 0, &from, &to);
+            r = fs_rename(m->t->fs, &m->t->rq, one ? m->b : m->a, "x", 1, ROOT, one ? "a" : "b", 1, 0, &from,
+                          &to);
             m->loops += r != 0;
         } else {
             m->loops += r != ERR_FS_NOT_FOUND && r != ERR_FS_INVALID;

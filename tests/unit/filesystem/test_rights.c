@@ -86,7 +86,8 @@ static may_yield void modes(struct fs_test *t)
 static may_yield void times(struct fs_test *t)
 {
     struct fs_setattr now = {.valid = FS_SET_ATIME_NOW | FS_SET_MTIME_NOW};
-    struct fs_setattr given = {.valid = FS_SET_ATIME | FS_SET_MTIME, .atime_ns = -1000000001, .mtime_ns = 123456789};
+    struct fs_setattr given = {
+        .valid = FS_SET_ATIME | FS_SET_MTIME, .atime_ns = -1000000001, .mtime_ns = 123456789};
     int64_t before = (int64_t)world_wall_ns();
 
     as_user(t, 10, 100);
@@ -106,7 +107,8 @@ static may_yield void times(struct fs_test *t)
     CHECK_EQ(set(t, f, (struct fs_setattr){.valid = FS_SET_SIZE}), ERR_FS_ACCESS);
     as_root(t);
     struct fs_attr a = attr_of(t, f);
-    struct fs_setattr guard = {.valid = FS_SET_MODE | FS_SET_GUARD, .mode = 0600, .guard_ctime_ns = a.ctime_ns - 1};
+    struct fs_setattr guard = {
+        .valid = FS_SET_MODE | FS_SET_GUARD, .mode = 0600, .guard_ctime_ns = a.ctime_ns - 1};
     CHECK_EQ(set(t, f, guard), ERR_FS_NOT_SYNC);
     CHECK(t->wcc.has_before && t->wcc.has_after && t->wcc.before_ctime_ns == a.ctime_ns);
     guard.guard_ctime_ns = a.ctime_ns;
@@ -192,8 +194,9 @@ static may_yield int acl_of(struct fs_test *t, uint64_t ino, enum acl_which whic
 
 static may_yield void acls(struct fs_test *t)
 {
-    const struct acl_entry list[] = {{ACL_USER_OBJ, 7, 0}, {ACL_USER, 6, 30}, {ACL_USER, 7, 31}, {ACL_GROUP_OBJ, 4, 0},
-                                     {ACL_GROUP, 2, 300},  {ACL_MASK, 6, 0},  {ACL_OTHER, 0, 0}};
+    const struct acl_entry list[] = {{ACL_USER_OBJ, 7, 0},  {ACL_USER, 6, 30},   {ACL_USER, 7, 31},
+                                     {ACL_GROUP_OBJ, 4, 0}, {ACL_GROUP, 2, 300}, {ACL_MASK, 6, 0},
+                                     {ACL_OTHER, 0, 0}};
     struct acl a;
 
     as_user(t, 10, 100);
@@ -215,7 +218,8 @@ static may_yield void acls(struct fs_test *t)
     CHECK_EQ(may(t, f, FS_MAY_WRITE), 0);
     struct inode n;
     CHECK_EQ(inode_read(t->fs, f, 0, &n), 0);
-    CHECK_EQ(access_read(t->fs, &t->rq.cred, &n, FS_MAY_READ | FS_MAY_WRITE), ERR_FS_ACCESS); /* none has both */
+    CHECK_EQ(access_read(t->fs, &t->rq.cred, &n, FS_MAY_READ | FS_MAY_WRITE),
+             ERR_FS_ACCESS); /* none has both */
     as_user(t, 33, 1);
     CHECK_EQ(may(t, f, FS_MAY_READ), ERR_FS_ACCESS);
     /* chmod changes the mask, and the list says so. */
@@ -234,14 +238,15 @@ static may_yield void acls(struct fs_test *t)
     CHECK_EQ(acl_set(t, f, ACL_ACCESS, plain, 3), 0);
     CHECK_EQ(attr_of(t, f).mode, S_IFREG | 0604);
     CHECK_EQ(acl_of(t, f, ACL_ACCESS, &a), ERR_FS_NO_XATTR);
-    const struct acl_entry wrong[] = {{ACL_USER_OBJ, 6, 0}, {ACL_USER, 0, 5}, {ACL_GROUP_OBJ, 0, 0}, {ACL_OTHER, 4, 0}};
+    const struct acl_entry wrong[] = {
+        {ACL_USER_OBJ, 6, 0}, {ACL_USER, 0, 5}, {ACL_GROUP_OBJ, 0, 0}, {ACL_OTHER, 4, 0}};
     CHECK_EQ(acl_set(t, f, ACL_ACCESS, wrong, 4), ERR_FS_INVALID); /* no mask */
 }
 
 static may_yield void default_acls(struct fs_test *t)
 {
-    const struct acl_entry list[] = {{ACL_USER_OBJ, 7, 0}, {ACL_USER, 7, 30}, {ACL_GROUP_OBJ, 5, 0},
-                                     {ACL_MASK, 7, 0},     {ACL_OTHER, 0, 0}};
+    const struct acl_entry list[] = {
+        {ACL_USER_OBJ, 7, 0}, {ACL_USER, 7, 30}, {ACL_GROUP_OBJ, 5, 0}, {ACL_MASK, 7, 0}, {ACL_OTHER, 0, 0}};
     struct fs_create c = {.type = FS_FILE, .attr = {.valid = FS_SET_MODE, .mode = 0666}, .umask = 077};
     uint64_t d = folder(t, ROOT, "d", 0755), e;
     struct acl a;
@@ -274,7 +279,8 @@ static may_yield int x_set(struct fs_test *t, uint64_t ino, const char *name, co
     return fs_xattr_set(t->fs, &t->rq, ino, name, (uint32_t)strlen(name), v, len, how);
 }
 
-static may_yield int x_get(struct fs_test *t, uint64_t ino, const char *name, void *v, uint32_t max, uint32_t *len)
+static may_yield int x_get(struct fs_test *t, uint64_t ino, const char *name, void *v, uint32_t max,
+                           uint32_t *len)
 {
     return fs_xattr_get(t->fs, &t->rq, ino, name, (uint32_t)strlen(name), v, max, len);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is kept beside names: quotas, recent replies, locks, opens, statistics; and who is told. */
-#include "fs_test.h"
 #include "filesystem/lock_internal.h"
+#include "fs_test.h"
 
 #define ROOT FS_INO_ROOT
 
@@ -186,7 +186,8 @@ static may_yield void opens(struct fs_test *t)
 
 static struct fs_lock lock_make(uint64_t start, uint64_t len, bool exclusive, const char *owner)
 {
-    struct fs_lock l = {.start = start, .len = len, .exclusive = exclusive, .protocol = FS_LOCK_NLM, .pid = 1};
+    struct fs_lock l = {
+        .start = start, .len = len, .exclusive = exclusive, .protocol = FS_LOCK_NLM, .pid = 1};
 
     l.owner_len = (uint32_t)strlen(owner);
     memcpy(l.owner, owner, l.owner_len);
@@ -302,15 +303,16 @@ static may_yield void locker_main(void *arg)
     struct locker *l = arg;
     struct fs_lock want = lock_make(l->start, 1, true, l->owner), conflict;
 
-    l->result = fs_lock_set(l->t->fs, &l->t->rq, l->ino, &want, false,
-                            reactor_now_ns() + 5 * NSEC_PER_SEC, &conflict);
+    l->result = fs_lock_set(l->t->fs, &l->t->rq, l->ino, &want, false, reactor_now_ns() + 5 * NSEC_PER_SEC,
+                            &conflict);
     l->done = true;
 }
 
 static may_yield void waiting(struct fs_test *t)
 {
     uint64_t f = file(t, ROOT, "f", 0644);
-    struct locker w = {.t = t, .ino = f, .start = 0, .owner = "b"}, x = {.t = t, .ino = f, .start = 1, .owner = "a"};
+    struct locker w = {.t = t, .ino = f, .start = 0, .owner = "b"},
+                  x = {.t = t, .ino = f, .start = 1, .owner = "a"};
     struct fs_lock l = lock_make(0, 1, true, "c"), conflict;
 
     CHECK_EQ(lock(t, f, 0, 1, true, "a"), 0);
@@ -372,8 +374,8 @@ static void heard(struct fs_watch *w, const struct fs_request *cause, const stru
     size_t at = strlen(me->log);
 
     (void)cause;
-    (void)snprintf(me->log + at, sizeof(me->log) - at, "%c%.*s ", "ad+-"[e->kind], (int)e->name_len,
-                   e->name ? e->name : "");
+    (void)snprintf(me->log + at, sizeof(me->log) - at, "%c%.*s ", "ad+-"[e->kind], (int)e -> name_len,
+                   e -> name ? e -> name : "");
 }
 
 static may_yield void events(struct fs_test *t)
