@@ -415,6 +415,8 @@ static int list_there(void *arg)
         const struct nfs_connection *c = CONTAINER_OF(l, struct nfs_connection, link);
         uint64_t idle = now > c->active_ns ? now - c->active_ns : 0;
         uint32_t i = 0;
+        if (c->stream == NULL)
+            continue; /* it has just moved */
         while (i < q->count && strcmp(q->out[i].ip, c->peer.ip) != 0)
             i++;
         if (i == q->max)

@@ -22,7 +22,8 @@ void check_failed_equal(const char *file, int line, const char *what, long long 
 
 int client_open(struct client *c, const char *address)
 {
-    *c = (struct client){.xid = 1000, .flavor = RPC_AUTH_SYS};
+    static uint32_t opened; /* numbers that another client used would be taken for its calls */
+    *c = (struct client){.xid = ++opened * 100000, .flavor = RPC_AUTH_SYS};
     int err = stream_connect(address, DEADLINE_NEVER, &c->stream);
     if (err != 0)
         return err;

@@ -20,6 +20,7 @@ struct volume {
 struct node {
     struct fs_attr a;
     uint8_t *data; /* of a file, or the target of a link */
+    uint64_t capacity;
     uint64_t verifier;
     struct entry *entries;
     uint64_t next_cookie;
@@ -275,9 +276,14 @@ int fs_getattr(struct fs *fs, const struct fs_request *rq, uint64_t ino, uint32_
 
 static void resize(struct node *n, uint64_t size)
 {
-    if (n->data == NULL)
-        n->data = calloc(1, FILE_MAX);
-    assert(n->data != NULL && size <= FILE_MAX);
+    assert(size <= FILE_MAX);
+    if (size > n->capacity) {
+        uint64_t capacity = ALIGN_UP(size + n->capacity, (uint64_t)BLOCK_SIZE);
+        n->data = realloc(n->data, capacity);
+        assert(n->data != NULL);
+        memset(n->data + n->capacity, 0, capacity - n->capacity);
+        n->capacity = capacity;
+    }
     if (size < n->a.size)
         memset(n->data + size, 0, n->a.size - size);
     n->a.size = size;
@@ -700,7 +706,8 @@ uint64_t fake_fs_add(struct fs *fs, uint64_t dir, const char *name, uint32_t mod
     fs->nodes[dir].a.nlink += S_ISDIR(mode);
     if (S_ISREG(mode)) {
         resize(n, len);
-        memcpy(n->data, data, len);
+        if (len > 0)
+            memcpy(n->data, data, len);
     }
     return n->a.ino;
 }
