@@ -171,8 +171,10 @@ void fs_close(struct fs *fs)
     fs->closing = true;
     waitq_wake_all(&fs->reap_wanted);
     waitq_wake_all(&fs->reap_done);
+    fiber_shield(); /* a cancelled wait would not let them run */
     while (fs->background > 0)
         (void)waitq_wait(&fs->background_wait, DEADLINE_NEVER);
+    fiber_unshield();
     fs_free(fs);
 }
 

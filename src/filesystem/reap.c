@@ -328,7 +328,8 @@ static int delete_instant(struct step *s, struct change *c)
     int r = step_look(s, c, &n, &listed);
 
     if (!r && (n.nlink > 0 || open_is(s->fs, s->ino))) {
-        s->done = true; /* somebody came back */
+        s->fs->reap_open = true; /* somebody came back; whoever closes it kicks */
+        s->done = true;
         return 0;
     }
     if (!r && !s->end)
@@ -490,6 +491,8 @@ static may_yield int reap_list(struct fs *fs)
         memcpy(&d, c.value, sizeof(d));
         at = c.key.offset + 1;
         r = reap_one(fs, c.key.offset, (int64_t)le64_get(d.since_ns));
+        if (r == ERR_VOLUME_READ_ONLY)
+            return r;
         if (r && !result && !fs->closing) {
             LOG_WARNING("reaper: inode %llu: %s; it is tried again", (unsigned long long)(at - 1),
                         error_text(r));
@@ -513,7 +516,7 @@ static may_yield void reaper_main(void *arg)
             continue;
         fs->reap_idle = true;
         waitq_wake_all(&fs->reap_done);
-        if (r)
+        if (r && r != ERR_VOLUME_READ_ONLY)
             until = reactor_now_ns() + RETRY_NS;
         else if (fs->reap_held)
             until = fs->grace_until_ns;

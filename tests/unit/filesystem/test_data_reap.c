@@ -111,6 +111,51 @@ static void deleting_large_files_goes_on_after_a_crash_and_gives_all_back(void *
     drive_test_run(large_delete, NULL);
 }
 
+/* An unlinked file lives as long as somebody has it open, and for a time of grace after a crash. */
+static may_yield void unlinked(void *arg)
+{
+    struct data_test *t = calloc(1, sizeof(*t));
+    const uint32_t flags = FS_OPEN_READ | FS_OPEN_WRITE;
+    uint8_t byte = 4, back = 0;
+    struct fs_attr attr;
+    struct inode n;
+    uint64_t got;
+
+    (void)arg;
+    if (data_start(t, "none")) {
+        uint64_t ino = data_make(t, 0);
+        CHECK_EQ(data_write(t, &data_request, ino, 3 * MIB, &byte, 1, 0), 0);
+        CHECK_EQ(fs_open_get(t->fs, &data_request, ino, flags, false, &attr), 0);
+        CHECK_EQ(data_remove(t, ino), 0);
+        (void)fiber_sleep(20 * NSEC_PER_MSEC);
+        CHECK_EQ(data_write(t, &data_request, ino, 0, &byte, 1, 0), 0);
+        CHECK_EQ(data_read(t, ino, 3 * MIB, &back, 1, &got), 0);
+        CHECK_EQ(back, 4);
+        data_crash(t);
+        CHECK_EQ(volume_open(&t->pool.env, t->id, &t->v), 0);
+        CHECK_EQ(fs_open(t->v, NSEC_PER_SEC, &t->fs), 0);
+        (void)fiber_sleep(20 * NSEC_PER_MSEC);
+        CHECK_EQ(fs_open_get(t->fs, &data_request, ino, flags, false, &attr), 0); /* it comes back */
+        CHECK_EQ(data_read(t, ino, 3 * MIB, &back, 1, &got), 0);
+        (void)fiber_sleep(1100 * NSEC_PER_MSEC);
+        CHECK_EQ(data_read(t, ino, 0, &back, 1, &got), 0);
+        CHECK_EQ(back, 4);
+        fs_open_put(t->fs, ino, flags);
+        CHECK(data_reaped(t));
+        CHECK_EQ(data_inode(t, ino, &n), ERR_FS_STALE);
+        CHECK_EQ(fs_open_get(t->fs, &data_request, ino, flags, false, &attr), ERR_FS_STALE);
+        CHECK_EQ(t->v->data_blocks, 0);
+    }
+    data_end(t);
+    free(t);
+}
+
+static void an_unlinked_file_lives_while_it_is_open_and_over_a_crash(void **state)
+{
+    (void)state;
+    drive_test_run(unlinked, NULL);
+}
+
 /* ---- Borders ---- */
 
 static may_yield void borders(void *arg)
@@ -413,6 +458,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_large_cut_shows_nothing_of_what_the_reaper_has_not_taken_yet,
                                         drive_test_setup, drive_test_teardown),
         cmocka_unit_test_setup_teardown(deleting_large_files_goes_on_after_a_crash_and_gives_all_back,
+                                        drive_test_setup, drive_test_teardown),
+        cmocka_unit_test_setup_teardown(an_unlinked_file_lives_while_it_is_open_and_over_a_crash,
                                         drive_test_setup, drive_test_teardown),
         cmocka_unit_test_setup_teardown(files_are_as_large_as_can_be_and_as_small, drive_test_setup,
                                         drive_test_teardown),
