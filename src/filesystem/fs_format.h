@@ -124,10 +124,12 @@ struct disk_quota {
 static_assert(sizeof(struct disk_quota) == 48, "disk_quota");
 #define QUOTA_SCANNING 1u /* what was there before the quota is still being counted */
 #define QUOTA_REMOVING 2u /* taken away: what is in the directory is being counted for `parent` again */
+/* Taken away, or its directory was: it only passes on to `parent` what files without a name still count for
+ * it, and goes with the last of them. Its directory's inode need not be there. */
+#define QUOTA_GONE 4u
 
-/* (FS_OBJECT_LISTS, ITEM_QUOTA, directory): one byte, 0; the directory has a quota, or had one that is being
- * taken away. A disk_quota without its entry here is of a quota that is gone: it only passes on to `parent`
- * what files that had no name any more still count. */
+/* (FS_OBJECT_LISTS, ITEM_QUOTA, directory): one byte, 0; the directory has a quota, or one that is being
+ * taken away. */
 
 /* (ino, ITEM_LOCK, number): an advisory byte-range lock. */
 struct disk_lock {

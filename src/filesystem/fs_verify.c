@@ -242,14 +242,15 @@ static void see_orphan(struct check *c, const struct tree_key *key, const void *
 
 static void see_quota(struct check *c, const struct tree_key *key, const void *value, uint32_t len)
 {
-    struct seen_inode *s = owner_of(c, key);
     struct disk_quota d;
-    if (s == NULL)
+    if (key->object == FS_OBJECT_LISTS) /* only says which directories have one */
         return;
     if (quota_decode(value, len, &d) != 0) {
         item_bad(c, key, "its quota");
         return;
     }
+    if (!(le32_get(d.flags) & QUOTA_GONE) && owner_of(c, key) == NULL)
+        return;
     if (grow(c, &c->quotas, &c->quota_capacity, c->quota_count, sizeof(*c->quotas)))
         c->quotas[c->quota_count++] = (struct seen_quota){.ino = key->object, .q = d};
 }

@@ -194,8 +194,8 @@ int quota_start(struct fs *fs) MUST_CHECK may_yield;
 /* Which quota a directory's names count for, as far as one pass needs to guess it. */
 int quota_guess(struct fs *fs, uint64_t dir, uint64_t *ret) MUST_CHECK may_yield;
 int quota_decode(const void *bytes, uint32_t len, struct disk_quota *ret) MUST_CHECK;
-/* A directory that has a quota of its own goes: promises; reading; then n->quota is the one above. The item
- * of the quota goes with the inode's others. */
+/* A directory that has a quota of its own goes: promises; reading; then n->quota is the one above, and the
+ * quota is gone, or stays for files without a name that count for it. */
 void quota_drop_want(struct change *c, uint64_t dir);
 int quota_drop_check(struct change *c, const struct inode *n) MUST_CHECK;
 void quota_drop_apply(struct fs *fs, struct change *c, struct inode *n);

@@ -10,7 +10,11 @@
  * needs no scan. Nothing moves between what counts for different quotas (EXDEV), so nothing escapes the scan.
  * Taking a quota away is the same scan in the other direction.
  *
- *      none --fs_quota_set--> SCANNING --scan--> set --fs_quota_set(0, 0)--> REMOVING --scan--> none
+ *      none --fs_quota_set--> SCANNING --scan--> set --fs_quota_set(0, 0)--> REMOVING --scan--> GONE --> none
+ *                                                set --rmdir---------------------------------> GONE --> none
+ *
+ * GONE is left at once, unless files without a name still count for it: they are found by no scan. It passes
+ * their charges on to the chain above and goes with the last of them.
  */
 #include "filesystem/names_internal.h"
 #include "runtime/log.h"
@@ -35,7 +39,7 @@ int quota_decode(const void *bytes, uint32_t len, struct disk_quota *ret)
     if (len != sizeof(d))
         return ERR_VOLUME_CORRUPT;
     memcpy(&d, bytes, sizeof(d));
-    if (le32_get(d.flags) & ~(QUOTA_SCANNING | QUOTA_REMOVING))
+    if (le32_get(d.flags) & ~(QUOTA_SCANNING | QUOTA_REMOVING | QUOTA_GONE))
         return ERR_VOLUME_CORRUPT;
     *ret = d;
     return 0;
@@ -99,6 +103,21 @@ static struct le64 plus(struct le64 v, int64_t more)
     return le64_make(more < 0 && n < (uint64_t)-more ? 0 : n + (uint64_t)more);
 }
 
+/* One that is gone goes with the last that counts for it. */
+static void quota_store(struct change *c, uint64_t quota, const struct disk_quota *d)
+{
+    if ((le32_get(d->flags) & QUOTA_GONE) && le64_get(d->used_inodes) == 0)
+        change_delete(c, quota_key(quota));
+    else
+        change_put(c, quota_key(quota), d, sizeof(*d));
+}
+
+static void quota_gone(struct disk_quota *d)
+{
+    d->limit_bytes = d->limit_inodes = le64_make(0);
+    d->flags = le32_make(QUOTA_GONE);
+}
+
 void quota_charge(struct fs *fs, struct change *c, uint64_t quota, int64_t bytes, int64_t inodes)
 {
     struct disk_quota d;
@@ -111,7 +130,7 @@ void quota_charge(struct fs *fs, struct change *c, uint64_t quota, int64_t bytes
             return;
         d.used_bytes = plus(d.used_bytes, bytes);
         d.used_inodes = plus(d.used_inodes, inodes);
-        change_put(c, quota_key(quota), &d, sizeof(d));
+        quota_store(c, quota, &d);
         quota = le64_get(d.parent);
     }
 }
@@ -133,6 +152,8 @@ void quota_drop_want(struct change *c, uint64_t dir)
 {
     change_want(c, quota_key(dir));
     change_want(c, list_key(dir));
+    change_will_put(c, sizeof(struct disk_quota));
+    change_will_delete(c);
     change_will_delete(c);
 }
 
@@ -159,7 +180,15 @@ void quota_drop_apply(struct fs *fs, struct change *c, struct inode *n)
     (void)fs;
     if (n->quota != n->ino)
         return;
-    n->quota = quota_item(c, n->ino, &d) == 0 ? le64_get(d.parent) : 0;
+    n->quota = 0;
+    if (quota_item(c, n->ino, &d) == 0) {
+        /* The inode itself counts for the chain above until it goes. */
+        d.used_bytes = plus(d.used_bytes, -(int64_t)quota_bytes(n));
+        d.used_inodes = plus(d.used_inodes, -1);
+        n->quota = le64_get(d.parent);
+        quota_gone(&d);
+        quota_store(c, n->ino, &d);
+    }
     if (change_get(c, list_key(n->ino), &value, &len) == 0)
         change_delete(c, list_key(n->ino));
 }
@@ -443,10 +472,9 @@ static int scan_finish_instant(struct scan *s, struct change *c)
     d.flags = le32_make(0);
     if (s->mode == QUOTA_REMOVING && listed)
         change_delete(c, list_key(s->root));
-    if (s->mode == QUOTA_REMOVING && le64_get(d.used_inodes) == 0)
-        change_delete(c, quota_key(s->root));
-    else
-        change_put(c, quota_key(s->root), &d, sizeof(d));
+    if (s->mode == QUOTA_REMOVING)
+        quota_gone(&d);
+    quota_store(c, s->root, &d);
     return 0;
 }
 
@@ -584,7 +612,7 @@ static int quota_set_check(struct quota_op *op, struct change *c, struct inode *
     }
     if (!r)
         r = quota_check(op->fs, c, n->quota, 0, 0);
-    if (!r && n->quota == op->dir)
+    if (!r)
         r = quota_check(op->fs, c, le64_get(d->parent), 0, 0);
     if (!r && n->quota != op->dir)
         r = depth_check(c, n->quota);
@@ -608,8 +636,12 @@ static int quota_set_instant(struct quota_op *op, struct change *c)
         return ERR_NOT_FOUND;
     d.limit_bytes = le64_make(op->limit_bytes);
     d.limit_inodes = le64_make(op->limit_inodes);
-    if (!has)
+    if (!has && le64_get(d.parent) != n.quota) { /* what still counts for one that was gone comes along */
+        int64_t bytes = (int64_t)le64_get(d.used_bytes), inodes = (int64_t)le64_get(d.used_inodes);
+        quota_charge(op->fs, c, le64_get(d.parent), -bytes, -inodes);
+        quota_charge(op->fs, c, n.quota, bytes, inodes);
         d.parent = le64_make(n.quota);
+    }
     if (op->scan)
         d.flags = le32_make(remove ? QUOTA_REMOVING : QUOTA_SCANNING);
     change_put(c, quota_key(op->dir), &d, sizeof(d));
@@ -631,7 +663,8 @@ int fs_quota_set(struct fs *fs, uint64_t dir, uint64_t limit_bytes, uint64_t lim
         change_clear(&c);
         inode_want(&c, dir);
         quota_want(fs, &c, dir);
-        quota_want(fs, &c, 0);
+        for (uint32_t i = 0; i < 3; i++)
+            quota_want(fs, &c, 0);
         change_want(&c, list_key(dir));
         change_will_put(&c, sizeof(struct disk_quota));
         change_will_put(&c, 1);

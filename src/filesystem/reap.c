@@ -91,8 +91,8 @@ static int items_list(struct change *c, uint64_t ino, struct tree_key *items, ui
 
     *ret_more = false;
     while ((r = change_seek(c, low, high, SEEK_GE, &cursor)) == 0) {
-        if (cursor.key.type == ITEM_EXTENT) {
-            low = (struct tree_key){ino, ITEM_EXTENT + 1, 0};
+        if (cursor.key.type == ITEM_EXTENT || cursor.key.type == ITEM_QUOTA_DIR) { /* quota.c's to remove */
+            low = (struct tree_key){ino, cursor.key.type + 1, 0};
             continue;
         }
         if (n == max) {

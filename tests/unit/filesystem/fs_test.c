@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs_test.h"
 
+#include "filesystem/fs_verify.h"
 #include "volume/verify.h"
 
 /* ---- Life ---- */
@@ -49,12 +50,15 @@ static void print_problem(void *ctx, const char *sentence)
     fprintf(stderr, "verify: %s\n", sentence);
 }
 
+static may_yield void verify_names(struct fs_test *t);
+
 void fs_test_end(struct fs_test *t)
 {
     if (t->v) {
         struct volume_verify r = {.problem = print_problem};
         (void)fs_test_reaped(t);
         (void)fs_test_consistent(t);
+        verify_names(t);
         CHECK_EQ(volume_verify(t->v, &r), 0);
         CHECK_EQ(r.problems, 0);
         fs_test_close(t);
@@ -190,6 +194,20 @@ bool fs_test_consistent(struct fs_test *t)
     free(c);
     fs_check_memory(t->fs);
     return good;
+}
+
+static void print_finding(void *ctx, const struct fs_finding *f, const char *sentence)
+{
+    (void)ctx;
+    fprintf(stderr, "fs_verify: %s: %s\n", fs_finding_name(f->kind), sentence);
+}
+
+static may_yield void verify_names(struct fs_test *t)
+{
+    struct fs_verify r = {.found = print_finding};
+
+    CHECK_EQ(fs_verify(t->v, &r), 0);
+    CHECK_EQ(r.problems, 0);
 }
 
 /* ---- Short calls ---- */

@@ -124,6 +124,45 @@ static may_yield void quota_scan(struct fs_test *t)
     CHECK_EQ(fs_quota_set(t->fs, d, 0, 0), ERR_NOT_FOUND);
 }
 
+/* Files that lost their names still count for a quota that is gone meanwhile, and for those above it. */
+static may_yield void quota_gone(struct fs_test *t)
+{
+    uint64_t d = folder(t, ROOT, "d", 0755), e = folder(t, d, "e", 0755), k = folder(t, d, "k", 0755);
+    struct fs_attr a;
+
+    CHECK_EQ(fs_quota_set(t->fs, d, GIB, 0), 0);
+    CHECK_EQ(fs_quota_set(t->fs, e, GIB, 0), 0);
+    CHECK_EQ(fs_quota_set(t->fs, k, GIB, 0), 0);
+    CHECK(scanned(t));
+    uint64_t f = file(t, e, "f", 0644), g = file(t, k, "g", 0644);
+    CHECK_EQ(fill(t, f, 100 * KIB), 0);
+    CHECK_EQ(fill(t, g, 200 * KIB), 0);
+    CHECK_EQ(fs_open_get(t->fs, &t->rq, f, FS_OPEN_READ, false, &a), 0);
+    CHECK_EQ(fs_open_get(t->fs, &t->rq, g, FS_OPEN_READ, false, &a), 0);
+    CHECK_EQ(rm(t, e, "f"), 0);
+    CHECK_EQ(rm(t, k, "g"), 0);
+    CHECK_EQ(rm_dir(t, d, "e"), 0);
+    CHECK_EQ(fs_quota_set(t->fs, k, 0, 0), 0);
+    CHECK(scanned(t));
+    CHECK_EQ(quota_of(t, d).used_bytes, 300 * KIB);
+    CHECK_EQ(quota_of(t, d).used_inodes, 4);
+    CHECK_EQ(fs_quota_set(t->fs, k, MIB, 0), 0); /* again, with what is left of the old one */
+    CHECK(scanned(t));
+    CHECK_EQ(quota_of(t, k).used_bytes, 200 * KIB);
+    CHECK_EQ(fs_quota_set(t->fs, k, 0, 0), 0);
+    CHECK(scanned(t));
+    fs_open_put(t->fs, f, FS_OPEN_READ);
+    fs_open_put(t->fs, g, FS_OPEN_READ);
+    CHECK(fs_test_reaped(t));
+    CHECK_EQ(quota_of(t, d).used_bytes, 0);
+    CHECK_EQ(quota_of(t, d).used_inodes, 2);
+    struct tree_cursor cursor; /* nothing is left of the others */
+    CHECK(volume_item_seek(t->v, (struct tree_key){e, ITEM_QUOTA, 0}, SEEK_GE, &cursor) != 0 ||
+          cursor.key.object != e);
+    CHECK(volume_item_seek(t->v, (struct tree_key){k, ITEM_QUOTA, 0}, SEEK_GE, &cursor) != 0 ||
+          cursor.key.object != k);
+}
+
 /* ---- Replies ---- */
 
 static may_yield void replies(struct fs_test *t)
@@ -357,7 +396,8 @@ static may_yield void grace(struct fs_test *t)
     CHECK_EQ(fs_lock_set(t->fs, &t->rq, f, &l, false, 0, &conflict), 0);
     l.protocol = FS_LOCK_NLM;
     fs_lock_set_grace(t->fs, 0);
-    CHECK_EQ(fs_lock_set(t->fs, &t->rq, f, &l, true, 0, &conflict), ERR_FS_GRACE);
+    CHECK_EQ(fs_lock_set(t->fs, &t->rq, f, &l, true, 0, &conflict),
+             0); /* it is kept: so it is never too late */
     CHECK_EQ(fs_lock_set(t->fs, &t->rq, f, &l, false, 0, &conflict), 0);
 }
 
@@ -455,6 +495,7 @@ static may_yield void paths(struct fs_test *t)
     }
 RUN(nested_quotas_are_hard_and_exact, quotas)
 RUN(a_quota_counts_what_was_there_before_it, quota_scan)
+RUN(files_without_a_name_count_until_they_go, quota_gone)
 RUN(a_reply_is_found_again_after_a_crash, replies)
 RUN(share_modes_keep_others_out, opens)
 RUN(locks_are_joined_and_split_and_survive_a_crash, locks)
@@ -471,6 +512,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, drive_test_setup, drive_test_teardown)
         T(nested_quotas_are_hard_and_exact),
         T(a_quota_counts_what_was_there_before_it),
+        T(files_without_a_name_count_until_they_go),
         T(a_reply_is_found_again_after_a_crash),
         T(share_modes_keep_others_out),
         T(locks_are_joined_and_split_and_survive_a_crash),
