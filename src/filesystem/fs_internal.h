@@ -296,6 +296,8 @@ void readahead_done(struct fs *fs);
 /* A read of [block, + blocks) of a file of file_blocks: fetches what its stream will ask for next. Never
  * yields. */
 void readahead_follow(struct fs *fs, const struct inode *n, uint64_t block, uint32_t blocks);
+/* Waits for what is being fetched of the range, instead of reading it twice. */
+void readahead_wait(struct fs *fs, uint64_t ino, uint64_t block, uint32_t blocks) may_yield;
 
 /* ---- open.c ---- */
 

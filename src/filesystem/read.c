@@ -66,6 +66,7 @@ static may_yield int read_blocks(struct read_op *op, const struct inode *n)
     op->vec->run_count = op->vec->blocks = 0;
     if (data_end > first) {
         readahead_follow(op->fs, n, first, (uint32_t)(data_end - first));
+        readahead_wait(op->fs, op->ino, first, (uint32_t)(data_end - first));
         r = volume_read(op->fs->volume, op->ino, first, (uint32_t)(data_end - first), op->vec);
     }
     if (!r)

@@ -19,8 +19,8 @@
 
 #define BUCKETS       128u
 #define WAYS          8u
-#define FETCHES_MAX   16u
-#define FETCH_BLOCKS  256u
+#define FETCHES_MAX   32u
+#define FETCH_BLOCKS  128u
 #define WINDOW_FIRST  32u /* blocks */
 #define WINDOW_STREAM 1024u
 #define WINDOW_SHARED 256u
@@ -48,6 +48,7 @@ struct fetch {
 struct fs_streams {
     uint64_t tick;
     uint32_t fetching_blocks, blocks_max;
+    struct waitq fetched;
     struct reader streams[BUCKETS][WAYS];
     struct fetch fetches[FETCHES_MAX];
 };
@@ -58,6 +59,7 @@ int readahead_init(struct fs *fs)
     if (!s)
         return ERR_NO_MEMORY;
     uint64_t memory = memory_limit_bytes(reactor_memory(fs->reactor)) / BLOCK_SIZE;
+    waitq_init(&s->fetched);
     s->blocks_max = (uint32_t)MIN(memory / 16, FETCHES_MAX * FETCH_BLOCKS);
     fs->streams = s;
     return 0;
@@ -84,6 +86,7 @@ static may_yield void fetch_main(void *arg)
         f->stream->pause = PAUSE_WINDOWS;
     fs->streams->fetching_blocks -= f->blocks;
     f->fs = NULL;
+    waitq_wake_all(&fs->streams->fetched);
     fs->background--;
     waitq_wake_all(&fs->background_wait);
 }
@@ -105,6 +108,23 @@ static bool fetch_start(struct fs *fs, struct reader *s, uint64_t block, uint32_
     t->fetching_blocks += blocks;
     fs->background++;
     return true;
+}
+
+static bool is_fetching(const struct fs_streams *t, uint64_t ino, uint64_t block, uint32_t blocks)
+{
+    for (const struct fetch *f = t->fetches; f < t->fetches + FETCHES_MAX; f++)
+        if (f->fs && f->ino == ino && f->block < block + blocks && block < f->block + f->blocks)
+            return true;
+    return false;
+}
+
+void readahead_wait(struct fs *fs, uint64_t ino, uint64_t block, uint32_t blocks)
+{
+    struct fs_streams *t = fs->streams;
+
+    while (t->fetching_blocks > 0 && is_fetching(t, ino, block, blocks))
+        if (waitq_wait(&t->fetched, DEADLINE_NEVER))
+            return; /* cancelled: the read will say so */
 }
 
 /* ---- Streams ---- */
