@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 
 #define DURABLE_INLINE_BLOCKS 8u /* durable writes up to this travel in the log */
+#define ROOM_WAIT_NS          (30 * NSEC_PER_SEC)
 
 /* What is left out of an edge of the write. */
 enum fill {
@@ -389,14 +390,25 @@ static may_yield int op_turn(struct write_op *op, struct change *c)
     return r;
 }
 
+/* Nothing is left to write into, or of a quota: what was deleted already may be enough, but others may go on
+ * deleting for ever. */
+static may_yield bool wait_for_room(struct write_op *op, int err, uint64_t *until_ns)
+{
+    if (err != ERR_VOLUME_FULL && err != ERR_FS_QUOTA)
+        return false;
+    if (*until_ns == 0)
+        *until_ns = reactor_now_ns() + ROOM_WAIT_NS;
+    return reactor_now_ns() < *until_ns && reap_for_space(op->fs);
+}
+
 static may_yield int op_run(struct write_op *op, struct change *c)
 {
+    uint64_t until_ns = 0;
     int r;
 
-    /* What was deleted already may be enough room. */
     do
         r = op_turn(op, c);
-    while (r == ERR_CHANGE_AGAIN || ((r == ERR_VOLUME_FULL || r == ERR_FS_QUOTA) && reap_for_space(op->fs)));
+    while (r == ERR_CHANGE_AGAIN || wait_for_room(op, r, &until_ns));
     return r;
 }
 

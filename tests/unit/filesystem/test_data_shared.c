@@ -192,6 +192,22 @@ static void writers_of_parts_of_a_block_do_not_undo_each_other(void **state)
  * read is of the writer whose place it is, or zero. */
 #define AREA (16u * BLOCK_SIZE)
 
+/* Holes, zeroes, room set aside, copies by sharing and by bytes, within the area at `base`. */
+static may_yield bool area_change(struct crowd *w, uint64_t *rng, uint64_t base)
+{
+    uint64_t at = draw(rng, AREA / 2), len = 1 + draw(rng, AREA / 2 - at), done;
+    enum fs_allocate_mode mode = (enum fs_allocate_mode)draw(rng, 5);
+    struct fs_wcc wcc;
+
+    if (draw(rng, 3) > 0)
+        return CHECK_EQ(fs_allocate(w->t.fs, &data_request, w->ino, mode, base + at, len, &wcc), 0);
+    if (draw(rng, 2))
+        at = ALIGN_DOWN(at, (uint64_t)BLOCK_SIZE);
+    return CHECK_EQ(fs_copy_range(w->t.fs, &data_request, w->ino, base + at, w->ino, base + at + AREA / 2,
+                                  len, false, &done, &wcc),
+                    0);
+}
+
 static may_yield void area_main(void *arg)
 {
     struct crowd *w = arg;
@@ -200,9 +216,11 @@ static may_yield void area_main(void *arg)
     uint8_t *bytes = malloc(AREA);
 
     memset(bytes, (int)me + 1, AREA);
-    for (uint32_t i = 0; i < 50 && w->good; i++) {
+    for (uint32_t i = 0; i < 80 && w->good; i++) {
         uint64_t at = draw(&rng, AREA), len = 1 + draw(&rng, AREA - at);
-        if (me == 0)
+        if (me == 1 && i % 2)
+            w->good &= area_change(w, &rng, AREA);
+        else if (me == 0)
             w->good &= CHECK_EQ(data_truncate(&w->t, &data_request, w->ino, draw(&rng, WRITERS * AREA)), 0);
         else
             w->good &= CHECK_EQ(data_write(&w->t, &data_request, w->ino, me * AREA + at, bytes, len, 0), 0);
