@@ -113,7 +113,7 @@ class Files:
         target = os.path.join(self.mount, 'unpacked')
         os.mkdir(target)
         started = time.monotonic()
-        reader = subprocess.Popen(['tar', '-C', self.source, '-cf', '-', '.'], stdout=subprocess.PIPE)
+        reader = subprocess.Popen(['tar', '--format=posix', '-C', self.source, '-cf', '-', '.'], stdout=subprocess.PIPE)
         before = self.inodes('tree')
         writer = subprocess.Popen(['tar', '-C', target, '-xpf', '-'], stdin=reader.stdout)
         reader.stdout.close()
