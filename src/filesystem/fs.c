@@ -18,6 +18,8 @@
 #include <sys/stat.h>
 
 #define INO_BATCH 65536u
+/* No running file system comes near it: what says so is damaged. */
+#define INO_LAST (FS_INO_MAX - (UINT64_C(1) << 40))
 
 static const struct tree_key fs_key = {FS_OBJECT_FS, ITEM_FS, 0};
 
@@ -30,7 +32,7 @@ int disk_fs_decode(const void *bytes, uint32_t len, struct disk_fs *ret)
     memcpy(&d, bytes, sizeof(d));
     if (le32_get(d.version) != FS_FORMAT_VERSION || (le32_get(d.flags) & ~FS_CASE_INSENSITIVE))
         return ERR_UNSUPPORTED;
-    if (le64_get(d.next_ino) < FS_INO_FIRST || le64_get(d.next_ino) > FS_INO_MAX)
+    if (le64_get(d.next_ino) < FS_INO_FIRST || le64_get(d.next_ino) > INO_LAST)
         return ERR_VOLUME_CORRUPT;
     *ret = d;
     return 0;
@@ -94,6 +96,8 @@ int fs_format(struct volume *v, const struct fs_format_options *o)
 
 /* ---- Life ---- */
 
+static _Thread_local int64_t last_now; /* fs_now_ns() of this reactor */
+
 static void fs_free(struct fs *fs)
 {
     readahead_done(fs);
@@ -144,6 +148,7 @@ int fs_open(struct volume *v, uint64_t grace_ns, struct fs **ret)
     fs->volume = v;
     fs->reactor = reactor_current();
     fs->opened_ns = reactor_now_ns();
+    last_now = 0; /* a clock that was set back while it was closed is believed */
     fs->grace_until_ns = grace_ns ? fs->opened_ns + grace_ns : 0;
     list_init(&fs->watches);
     fmutex_init(&fs->rename_mutex);
@@ -196,12 +201,11 @@ const uint8_t *fs_handle_secret(const struct fs *fs)
 int64_t fs_now_ns(void)
 {
     /* Clocks are set back; times in a file system should not follow. One reactor, one thread. */
-    static _Thread_local int64_t last;
     int64_t now = (int64_t)world_wall_ns();
 
-    if (now > last || last - now > (int64_t)(60 * NSEC_PER_SEC)) /* somebody meant it */
-        last = now;
-    return last;
+    if (now > last_now || last_now - now > (int64_t)(60 * NSEC_PER_SEC)) /* somebody meant it */
+        last_now = now;
+    return last_now;
 }
 
 void fs_check_memory(struct fs *fs)

@@ -277,17 +277,14 @@ static bool touches(const struct held *h, uint64_t start, uint64_t end)
     return left || right;
 }
 
-/* What stays of h outside of the range. */
+/* What stays of h outside of the range. More than one on each side means that an owner's locks overlapped in
+ * the tree, which no change of ours leaves: the others are dropped. */
 static void plan_rests(struct lock_plan *p, const struct held *h)
 {
-    if (h->start < p->start) {
-        assert(p->rest_count < 2);
+    if (h->start < p->start && p->rest_count < ARRAY_SIZE(p->rests))
         p->rests[p->rest_count++] = (struct lock_rest){h->start, p->start - 1, h->exclusive, h->pid};
-    }
-    if (h->end > p->end) {
-        assert(p->rest_count < 2);
+    if (h->end > p->end && p->rest_count < ARRAY_SIZE(p->rests))
         p->rests[p->rest_count++] = (struct lock_rest){p->end + 1, h->end, h->exclusive, h->pid};
-    }
 }
 
 /* Too many at once: only up to before the one with the LOCK_REMOVALS_MAX-th lowest start. The caller comes
@@ -310,6 +307,8 @@ static uint64_t plan_cut(const struct lock_file *f, const struct fs_lock *l, uin
         if (n <= LOCK_REMOVALS_MAX - 4)
             return cut;
         uint64_t from = MAX(least, l->start);
+        if (most <= from)
+            return cut;                 /* they overlap: as many as fit */
         cut = from + (most - from) / 2; /* halves how many there are, more or less */
         if (cut >= most)
             cut = most - 1;
@@ -338,7 +337,8 @@ void lock_plan(const struct fs *fs, uint64_t ino, const struct fs_lock *l, uint6
                 p->nothing = true;
                 return;
             }
-            assert(p->removal_count < LOCK_REMOVALS_MAX);
+            if (p->removal_count == LOCK_REMOVALS_MAX)
+                break;
             p->removals[p->removal_count++] = h;
             if (joins) {
                 p->new_start = MIN(p->new_start, h->start);

@@ -14,7 +14,8 @@ struct remove_op {
     /* As it looked before the instant. */
     uint64_t ino;
     uint32_t bucket_len;
-    bool last; /* the only name */
+    bool promised; /* its inode was there */
+    bool last;     /* the only name */
     /* Of the reading phase. */
     struct bucket bucket;
     uint8_t slot;
@@ -31,15 +32,17 @@ static may_yield int remove_want(struct remove_op *op, struct change *c)
     inode_want(c, op->dir);
     reply_will_put(op->fs, c, op->rq);
     op->ino = 0;
+    op->promised = op->last = false;
     int r = bucket_read(op->fs, op->dir, &op->name, &op->bucket);
     op->bucket_len = op->bucket.len;
     bucket_want(c, op->dir, &op->name, op->bucket_len, 1);
     if (r || !bucket_find(op->fs, &op->bucket, &op->name, &e))
         return r;
+    op->ino = e.ino;
     r = inode_read(op->fs, e.ino, 0, &hint);
     if (r)
         return r == ERR_FS_STALE ? 0 : r;
-    op->ino = e.ino;
+    op->promised = true;
     inode_want(c, e.ino);
     op->last = S_ISDIR(hint.mode) || hint.nlink <= 1;
     if (op->last)
@@ -77,6 +80,8 @@ static int remove_check(struct remove_op *op, struct change *c, struct inode *di
     r = inode_get(op->fs, c, e.ino, n);
     if (r == ERR_FS_STALE)
         r = ERR_VOLUME_CORRUPT; /* a name of nothing */
+    if (!r && !op->promised)
+        r = ERR_CHANGE_AGAIN;
     if (!r)
         r = access_check(op->fs, c, &op->rq->cred, dir, FS_MAY_WRITE | FS_MAY_EXECUTE);
     if (!r)

@@ -16,7 +16,8 @@ struct rename_side {
     struct name name;
     struct fs_wcc *wcc;
     /* As it looked before the instant. */
-    uint64_t ino; /* 0: no such name */
+    uint64_t ino;  /* 0: no such name */
+    bool promised; /* its inode was there */
     bool is_dir;
     uint32_t bucket_len;
     /* Of the reading phase. */
@@ -61,16 +62,17 @@ static may_yield int side_want(struct rename_op *op, struct change *c, struct re
     int r = bucket_read(op->fs, s->dir, &s->name, &s->own_bucket);
 
     s->ino = 0;
-    s->is_dir = false;
+    s->promised = s->is_dir = false;
     s->bucket_len = s->own_bucket.len;
     inode_want(c, s->dir);
     bucket_want(c, s->dir, &s->name, s->bucket_len, more);
     if (r || !bucket_find(op->fs, &s->own_bucket, &s->name, &e))
         return r;
+    s->ino = e.ino;
     r = inode_read(op->fs, e.ino, 0, &hint);
     if (r)
         return r == ERR_FS_STALE ? 0 : r;
-    s->ino = e.ino;
+    s->promised = true;
     s->is_dir = S_ISDIR(hint.mode);
     inode_want(c, e.ino);
     if (!removed)
@@ -145,7 +147,9 @@ static int side_find(struct rename_op *op, struct change *c, struct rename_side 
         return 0;
     s->slot = e.slot;
     int r = inode_get(op->fs, c, e.ino, &s->n);
-    return r == ERR_FS_STALE ? ERR_VOLUME_CORRUPT : r;
+    if (r == ERR_FS_STALE)
+        return ERR_VOLUME_CORRUPT; /* a name of nothing */
+    return !r && !s->promised ? ERR_CHANGE_AGAIN : r;
 }
 
 static int rename_read(struct rename_op *op, struct change *c)

@@ -237,6 +237,20 @@ static int xattr_exists_check(const struct xattr_op *op, const struct xattr_plac
     return op->how == FS_XATTR_REPLACE && !at->exists ? ERR_FS_NO_XATTR : 0;
 }
 
+/* What the head promises is there, so that it can be deleted. */
+static int chunks_check(const struct xattr_op *op, struct change *c, const struct xattr_place *at)
+{
+    const void *bytes;
+    uint32_t len;
+
+    for (uint32_t i = 1; i < at->old_chunks; i++) {
+        int r = change_get(c, xattr_key(op->ino, at->number, i), &bytes, &len);
+        if (r)
+            return r == ERR_NOT_FOUND ? ERR_VOLUME_CORRUPT : r;
+    }
+    return 0;
+}
+
 static int row_check(struct xattr_op *op, struct change *c, const struct xattr_place *at, bool *ret)
 {
     const void *bytes;
@@ -264,6 +278,10 @@ static int xattr_plan(struct xattr_op *op, struct change *c, struct inode *n)
         r = xattr_exists_check(op, &at);
     if (!r)
         r = row_check(op, c, &at, &goes_on);
+    if (r)
+        return r;
+    if (op->placed) /* else its other chunks are not even wanted */
+        r = chunks_check(op, c, &at);
     if (r)
         return r;
     bool same = op->placed && op->at.number == at.number && op->at.exists == at.exists &&
