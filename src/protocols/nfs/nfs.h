@@ -50,7 +50,8 @@ const char *nfs_server_address(const struct nfs_server *s, uint32_t index);
  * clients). It tells the port of the first listener. ERR_SYS(EADDRINUSE): rpcbind runs; see below. */
 int nfs_server_listen_portmap(struct nfs_server *s, const char *host_port) MUST_CHECK may_yield;
 /* Tells the rpcbind of this machine the port of the first listener (which must be TCP); undone by
- * nfs_server_stop(). ERR_SYS(ECONNREFUSED), ERR_SYS(ENOENT): none runs. ERR_DENIED: it refused. */
+ * nfs_server_stop(). ERR_SYS(ECONNREFUSED), ERR_SYS(ENOENT): none runs. ERR_DENIED: it refused. ERR_EXISTS:
+ * somebody else serves NFS here. */
 int nfs_server_register(struct nfs_server *s) MUST_CHECK may_yield;
 
 enum nfs_squash {
@@ -60,9 +61,11 @@ enum nfs_squash {
 };
 
 struct nfs_export_options {
-    const char
-        *path;     /* "/name": 2..NFS_EXPORT_MAX bytes, no empty, "." or ".." component, no '/' at the end */
-    struct fs *fs; /* borrowed until the export is removed */
+    /* "/name": 2..NFS_EXPORT_MAX bytes, no empty, "." or ".." component, no '/' at the end. */
+    const char *path;
+    /* Borrowed until the export is removed, or set anew. NULL: not there at the moment (its volume is not
+     * open, or moves): clients are told to try again. */
+    struct fs *fs;
     uint64_t root_ino; /* its root: a directory. 0: the file system's */
     bool read_only;
     bool secure; /* only clients on ports below 1024 */

@@ -215,7 +215,6 @@ struct nfs_server {
     uint32_t export_count, mount_count;
     bool stopping;
     bool registered;        /* with rpcbind */
-    bool local_told;        /* and the programs that are local */
     struct fmutex registry; /* held while exports change */
     struct nfs_shard *home_shard;
     const struct rpc_program *programs[NFS_PROGRAMS_MAX];
@@ -322,9 +321,10 @@ enum nfs_reply_state nfs_reply_begin(struct nfs_shard *shard, struct nfs_call *c
 void nfs_reply_end(struct nfs_shard *shard, struct nfs_reply_slot *slot, const struct nfs_call *call,
                    bool keep);
 
-/* ---- portmap.c ---- */
+/* ---- rpcbind.c ---- */
 
-/* Tells rpcbind; set: or takes it back. */
+/* Tells rpcbind of this machine where our programs are; set false: takes back what is ours. ERR_EXISTS:
+ * somebody else serves one of them here. */
 int nfs_register(struct nfs_server *s, bool set) MUST_CHECK may_yield;
 
 #endif

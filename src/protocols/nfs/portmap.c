@@ -2,30 +2,14 @@
 /*
  * The port mapper: asked by clients where a program is, by portmap version 2 and rpcbind versions 3 and 4.
  * Everything but the mapper itself is on the port of the first listener. Nobody can register with ours.
- *
- * And its opposite: telling the rpcbind of this machine, through its local socket, where only root is
- * believed, or where there is none by the loop-back address.
  */
-#include "protocols/nfs/nfs_internal.h"
+#include "protocols/nfs/portmap.h"
 #include "runtime/error.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MAPPINGS_MAX   32u
-#define DUMP_BYTES     (8 * KIB)
-#define TELL_TIMEOUT   (2 * NSEC_PER_SEC)
-#define TELL_MAX       1024u
-#define RPCBIND_LOCAL  "unix:/run/rpcbind.sock"
-#define RPCBIND_REMOTE "tcp:127.0.0.1:111"
-
-struct mapping {
-    bool local; /* rpc_program.local */
-    uint32_t program, version;
-    const char *owner;
-    bool udp;
-    uint16_t port;
-};
+#define DUMP_BYTES (8 * KIB)
 
 /* ---- What there is ---- */
 
@@ -50,7 +34,7 @@ static uint16_t port_at(const struct nfs_server *s, const struct rpc_program *p,
     return 0;
 }
 
-static uint32_t mappings(const struct nfs_server *s, struct mapping *out)
+uint32_t nfs_mappings(const struct nfs_server *s, struct nfs_mapping *out)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->program_count; i++) {
@@ -58,8 +42,8 @@ static uint32_t mappings(const struct nfs_server *s, struct mapping *out)
         for (uint32_t v = p->low; v <= p->high; v++) {
             for (int udp = 0; udp < 2; udp++) {
                 uint16_t port = port_at(s, p, udp);
-                if (port != 0 && n < MAPPINGS_MAX)
-                    out[n++] = (struct mapping){p->local, p->number, v, p->name, udp, port};
+                if (port != 0 && n < NFS_MAPPINGS_MAX)
+                    out[n++] = (struct nfs_mapping){p->number, v, udp, port, p->local};
             }
         }
     }
@@ -69,8 +53,8 @@ static uint32_t mappings(const struct nfs_server *s, struct mapping *out)
 /* version 0: any. */
 static uint16_t lookup(const struct nfs_server *s, uint32_t program, uint32_t version, bool udp)
 {
-    struct mapping all[MAPPINGS_MAX];
-    uint32_t n = mappings(s, all);
+    struct nfs_mapping all[NFS_MAPPINGS_MAX];
+    uint32_t n = nfs_mappings(s, all);
     for (uint32_t i = 0; i < n; i++) {
         if (all[i].program == program && (version == 0 || all[i].version == version) && all[i].udp == udp)
             return all[i].port;
@@ -78,8 +62,7 @@ static uint16_t lookup(const struct nfs_server *s, uint32_t program, uint32_t ve
     return 0;
 }
 
-/* "10.0.0.1.8.1": host and port, as rpcbind writes them. host "": any. */
-static void put_universal(struct xdr_out *o, const char *host, bool v6, uint16_t port)
+void nfs_put_universal(struct xdr_out *o, const char *host, bool v6, uint16_t port)
 {
     char text[80];
     if (host[0] == '\0')
@@ -121,8 +104,8 @@ static int pmap_getport(struct nfs_call *call)
 
 static int pmap_dump(struct nfs_call *call)
 {
-    struct mapping all[MAPPINGS_MAX];
-    uint32_t n = mappings(call->server, all);
+    struct nfs_mapping all[NFS_MAPPINGS_MAX];
+    uint32_t n = nfs_mappings(call->server, all);
     if (!nfs_call_room(call, DUMP_BYTES))
         return RPC_SYSTEM_ERROR;
     for (uint32_t i = 0; i < n; i++) {
@@ -174,7 +157,7 @@ static int getaddr(struct nfs_call *call, bool exact)
     }
     if (strspn(host, "0123456789abcdefABCDEF.:") != strlen(host))
         host[0] = '\0';
-    put_universal(&call->out, host, v6, port);
+    nfs_put_universal(&call->out, host, v6, port);
     return RPC_SUCCESS;
 }
 
@@ -191,8 +174,8 @@ static int rpcb_getversaddr(struct nfs_call *call)
 static int rpcb_dump(struct nfs_call *call)
 {
     static const char *const nets[2][2] = {{"tcp", "tcp6"}, {"udp", "udp6"}};
-    struct mapping all[MAPPINGS_MAX];
-    uint32_t n = mappings(call->server, all);
+    struct nfs_mapping all[NFS_MAPPINGS_MAX];
+    uint32_t n = nfs_mappings(call->server, all);
     if (!nfs_call_room(call, DUMP_BYTES))
         return RPC_SYSTEM_ERROR;
     for (uint32_t i = 0; i < n; i++) {
@@ -202,7 +185,7 @@ static int rpcb_dump(struct nfs_call *call)
             xdr_put_u32(&call->out, all[i].program);
             xdr_put_u32(&call->out, all[i].version);
             xdr_put_opaque(&call->out, net, (uint32_t)strlen(net));
-            put_universal(&call->out, "", v6, all[i].port);
+            nfs_put_universal(&call->out, "", v6, all[i].port);
             xdr_put_opaque(&call->out, "superuser", 9);
         }
     }
@@ -243,110 +226,3 @@ const struct rpc_program portmap_program = {
     .versions = portmap_versions,
     .datagrams = true,
 };
-
-/* ---- Telling rpcbind ---- */
-
-/* One call, and its boolean answer. */
-MUST_CHECK static int ask(struct stream *t, struct xdr_out *o, uint32_t xid, bool *ret_answer) may_yield
-{
-    uint8_t reply[TELL_MAX];
-    struct be32 mark;
-    uint64_t until = reactor_now_ns() + TELL_TIMEOUT;
-    assert(!o->full);
-    xdr_set_u32(o, 0, (o->len - 4) | RPC_FRAGMENT_LAST);
-    int err = stream_send_all(t, o->data, o->len, until);
-    if (err == 0)
-        err = stream_recv_all(t, &mark, sizeof(mark), until);
-    if (err != 0)
-        return err;
-    uint32_t len = be32_get(mark) & ~RPC_FRAGMENT_LAST;
-    if (!(be32_get(mark) & RPC_FRAGMENT_LAST) || len > sizeof(reply))
-        return ERR_PROTOCOL;
-    err = stream_recv_all(t, reply, len, until);
-    if (err != 0)
-        return err;
-    struct xdr x = xdr_over(reply, len);
-    err = rpc_reply_decode(&x, xid);
-    if (err != 0)
-        return err;
-    bool answer = xdr_bool(&x);
-    if (x.bad)
-        return ERR_PROTOCOL;
-    *ret_answer = answer;
-    return 0;
-}
-
-/* Through the local socket: rpcbind version 3, for the networks of both families. */
-MUST_CHECK static int tell_local(struct stream *t, const struct mapping *m, bool set, bool *ret_answer)
-    may_yield
-{
-    bool any = false;
-    for (int v6 = 0; v6 < 2; v6++) {
-        const char *net = m->udp ? (v6 ? "udp6" : "udp") : (v6 ? "tcp6" : "tcp");
-        uint8_t buf[TELL_MAX];
-        struct xdr_out o = xdr_into(buf, sizeof(buf));
-        bool answer;
-        xdr_put_u32(&o, 0);
-        rpc_call_begin(&o, m->program + m->version, RPC_PROGRAM_PORTMAP, 3, set ? RPCB_SET : RPCB_UNSET);
-        xdr_put_u32(&o, m->program);
-        xdr_put_u32(&o, m->version);
-        xdr_put_opaque(&o, net, (uint32_t)strlen(net));
-        put_universal(&o, "", v6, m->port);
-        xdr_put_opaque(&o, "superuser", 9);
-        int err = ask(t, &o, m->program + m->version, &answer);
-        if (err != 0)
-            return err;
-        any |= answer;
-    }
-    *ret_answer = any;
-    return 0;
-}
-
-MUST_CHECK static int tell_remote(struct stream *t, const struct mapping *m, bool set, bool *ret_answer)
-    may_yield
-{
-    uint8_t buf[TELL_MAX];
-    struct xdr_out o = xdr_into(buf, sizeof(buf));
-    xdr_put_u32(&o, 0);
-    rpc_call_begin(&o, m->program + m->version, RPC_PROGRAM_PORTMAP, 2, set ? PMAP_SET : PMAP_UNSET);
-    xdr_put_u32(&o, m->program);
-    xdr_put_u32(&o, m->version);
-    xdr_put_u32(&o, m->udp ? PMAP_UDP : PMAP_TCP);
-    xdr_put_u32(&o, m->port);
-    return ask(t, &o, m->program + m->version, ret_answer);
-}
-
-int nfs_register(struct nfs_server *s, bool set)
-{
-    struct mapping all[MAPPINGS_MAX];
-    uint32_t n = mappings(s, all);
-    struct stream *t;
-    uint64_t until = reactor_now_ns() + TELL_TIMEOUT;
-    bool local = true;
-    int err = stream_connect(RPCBIND_LOCAL, until, &t);
-    if (err != 0) {
-        local = false;
-        err = stream_connect(RPCBIND_REMOTE, until, &t);
-    }
-    if (err != 0)
-        return err;
-    for (uint32_t i = 0; i < n && err == 0; i++) {
-        bool answer = true, gone;
-        if (all[i].program == RPC_PROGRAM_PORTMAP || (!set && all[i].local && !s->local_told))
-            continue;
-        if (set && !all[i].local) { /* what an earlier run of the server left there would be in the way */
-            err = local ? tell_local(t, &all[i], false, &gone) : tell_remote(t, &all[i], false, &gone);
-            if (err != 0)
-                break;
-        }
-        err = local ? tell_local(t, &all[i], set, &answer) : tell_remote(t, &all[i], set, &answer);
-        if (err == 0 && set && all[i].local)
-            s->local_told = s->local_told || answer;
-        else if (err == 0 && set && !answer)
-            err = ERR_DENIED;
-    }
-    fiber_shield();
-    stream_close(t);
-    fiber_unshield();
-    return err;
-}
