@@ -361,9 +361,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: nfstree put|compare DIR nfs://HOST/EXPORT?options [JOBS]\n");
         return 2;
     }
-    int jobs = argc > 4 ? atoi(argv[4]) : 8;
-    if (jobs < 1 || jobs > JOBS_MAX)
-        jobs = 8;
+    unsigned long jobs = argc > 4 ? strtoul(argv[4], NULL, 10) : 8;
+    if (jobs < 1 || jobs > JOBS_MAX) {
+        fprintf(stderr, "nfstree: 1 to %d connections\n", JOBS_MAX);
+        return 2;
+    }
     comparing = strcmp(argv[1], "compare") == 0;
     root = argv[2];
     root_len = strlen(root);
@@ -376,7 +378,7 @@ int main(int argc, char **argv)
     struct nfs_context *nfs = connect_export();
     if (!comparing)
         put_directories(nfs);
-    run_jobs(jobs);
+    run_jobs((int)jobs);
     if (!comparing)
         put_rest(nfs);
     nfs_destroy_context(nfs);
