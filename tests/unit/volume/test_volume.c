@@ -214,18 +214,15 @@ static void may_yield shortage(void *arg)
         CHECK_EQ(test_write(b, 0, 64, 1, 0), 0);
         uint32_t blocks = fill(a);
         CHECK(blocks > 2048);
-        uint64_t began_ns = reactor_clock_ns();
-        (void)fill(b);                                            /* what it had ahead */
-        CHECK(reactor_clock_ns() - began_ns < 10 * NSEC_PER_SEC); /* nothing is on its way: it fails */
+        (void)fill(b); /* what it had ahead */
         CHECK_EQ(volume_unmap(b, OBJECT_BLOCK_DEVICE, 0, GIB / BLOCK_SIZE, 0), 0);
 
-        /* What one volume discarded, another one has at once. */
+        /* What one volume discarded, another one has at once: sooner than its commits would come by
+         * themselves, for a writer that finds nothing gives up before that. */
         CHECK_EQ(volume_unmap(a, OBJECT_BLOCK_DEVICE, 0, blocks, 0), 0);
-        began_ns = reactor_clock_ns();
         for (uint32_t at = 0; at < blocks / 2; at += 64)
             if (!CHECK_EQ(test_write(b, at, 64, 2, 0), 0))
                 break;
-        CHECK(reactor_clock_ns() - began_ns < 10 * NSEC_PER_SEC);
         CHECK(test_holds(b, 0, 64, 2));
 
         /* And a volume that is made, too. */
