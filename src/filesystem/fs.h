@@ -62,6 +62,7 @@ struct fs_request {
     bool durable;   /* changes are on stable media before the call returns (NFS); else acknowledged (FUSE) */
     bool read_only; /* of the export: changes are FS_READ_ONLY */
     /* Of an operation that is not idempotent: its result is logged with it (fs_reply_find). NULL: not wanted.
+     * A write that appends logs with its first change where it began: who asks again writes all of it there.
      */
     const struct fs_reply_key *reply;
     uint32_t client; /* index for statistics: fs_client(); 0: none */
@@ -314,8 +315,8 @@ struct fs_reply_key {
     uint32_t xid, procedure, checksum;
 };
 struct fs_reply {
-    int status; /* the protocol's */
-    uint64_t ino;
+    int status;   /* the protocol's */
+    uint64_t ino; /* of an appending write: the offset at which it began */
 };
 /* One that was logged, by this or an earlier run: ERR_NOT_FOUND. */
 int fs_reply_find(struct fs *fs, const struct fs_reply_key *k, struct fs_reply *ret) MUST_CHECK;

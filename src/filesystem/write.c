@@ -15,7 +15,7 @@
  * Nothing is kept back: unstable writes go to the drives' kernels with the next log batch, as those of block
  * devices do. COMMIT is a flush that all waiting clients share.
  */
-#include "filesystem/fs_internal.h"
+#include "filesystem/names_internal.h"
 #include "runtime/checksum.h"
 
 #include <stdlib.h>
@@ -53,6 +53,7 @@ struct write_op {
     struct merge head, tail;
     uint64_t quota;
     bool summed; /* all but the edges */
+    bool told;   /* the reply stands in the tree, or is not wanted */
 
     /* What came of it. */
     uint32_t done; /* blocks, from `first` on */
@@ -242,6 +243,8 @@ static void op_promise(struct write_op *op, struct change *c)
         change_want(c, inline_key(op->ino));
         change_will_put(c, FS_INLINE_MAX);
     }
+    if (!op->told)
+        reply_will_put(op->fs, c, op->rq);
     if (!op->in_tree)
         change_will_write(c, op->ino, op->first, op->blocks,
                           op->rq->durable && op->blocks <= DURABLE_INLINE_BLOCKS);
@@ -365,6 +368,9 @@ static int write_instant(struct write_op *op, struct change *c)
     if (op->quota)
         quota_charge(op->fs, c, op->quota, (int64_t)quota_bytes(&n) - (int64_t)before, 0);
     inode_put(c, &n);
+    if (!op->told)
+        reply_put(op->fs, c, op->rq, 0, op->offset);
+    op->told = true; /* the changes for the rest must not move it */
     wcc_after(op->wcc, &n);
     struct fs_event e = {.kind = FS_EVENT_DATA, .ino = op->ino, .offset = op->offset, .len = op->len};
     notify(op->fs, op->rq, &e);
@@ -522,6 +528,7 @@ static may_yield int write_checked(struct fs *fs, const struct fs_request *rq, u
     op.source_at = (uint32_t)(offset % BLOCK_SIZE);
     op.source_left = len;
     op.wcc = ret;
+    op.told = !(flags & FS_WRITE_APPEND); /* any other may be made twice */
     int r = write_all(&op, ret_offset);
     own_free(op.own);
     return r;

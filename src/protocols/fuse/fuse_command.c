@@ -120,8 +120,6 @@ MUST_CHECK static bool answered_before(struct fuse_job *j) may_yield
     if (!q->again || j->rq.reply == NULL || fs_reply_find(c->fs->fs, j->rq.reply, &r) != 0)
         return false;
     int err = r.status;
-    if (err == 0 && q->op == WIRE_WRITE)
-        fuse_job_count(j, q->range.offset);
     if (err == 0 && (q->op == WIRE_MAKE || q->op == WIRE_LINK)) {
         err = fs_getattr(c->fs->fs, &j->rq, q->op == WIRE_MAKE ? r.ino : q->ino, 0, &a);
         if (err == 0 && q->op == WIRE_MAKE && (q->make.flags & WIRE_MAKE_OPEN))

@@ -90,12 +90,14 @@ static void write_failed(struct fuse_job *j, uint32_t left, int err) may_yield
     fuse_command_end(j, err);
 }
 
-static bool written_before(const struct fuse_job *j, int *ret_status)
+/* Was the append made, or its beginning, by a node that died before it answered? Then it is written again
+ * where it began: the end of the file has moved, and how much of it was written is not known. */
+static bool appended_before(const struct fuse_job *j, uint64_t *ret_offset)
 {
     struct fs_reply r;
     if (!j->q.again || j->rq.reply == NULL || fs_reply_find(j->connection->fs->fs, j->rq.reply, &r) != 0)
         return false;
-    *ret_status = r.status;
+    *ret_offset = r.ino;
     return true;
 }
 
@@ -105,11 +107,15 @@ void fuse_command_write(struct fuse_job *j)
     uint32_t len = j->q.range.len, done = 0;
     uint32_t flags = FS_WRITE_OPEN | (j->q.range.flags & WIRE_WRITE_APPEND ? FS_WRITE_APPEND : 0);
     int err = 0;
-    if (len == 0 || written_before(j, &err)) {
-        if (err == 0)
-            fuse_job_count(j, offset);
-        write_failed(j, len, err);
+    if (len == 0) {
+        fuse_job_count(j, offset);
+        fuse_command_end(j, 0);
         return;
+    }
+    if (appended_before(j, &offset)) {
+        at = offset;
+        flags &= ~(uint32_t)FS_WRITE_APPEND;
+        j->rq.reply = NULL;
     }
     while (done < len) {
         uint32_t n = fs_piece_len(offset + done, len - done);

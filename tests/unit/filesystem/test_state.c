@@ -193,6 +193,50 @@ static may_yield void replies(struct fs_test *t)
     t->rq.reply = NULL;
 }
 
+/* len bytes of `byte`, told to append at `seen`, where the writer believes the end of the file to be. */
+static may_yield int append(struct fs_test *t, uint64_t ino, uint64_t seen, uint32_t len, uint8_t byte,
+                            uint64_t *ret_offset)
+{
+    uint32_t skip = (uint32_t)(seen % BLOCK_SIZE), blocks = (skip + len + BLOCK_SIZE - 1) / BLOCK_SIZE;
+    struct page *page;
+    int r = page_alloc_wait(blocks, DEADLINE_NEVER, &page);
+
+    if (r)
+        return r;
+    struct page_vec v = {.run_count = 1, .blocks = blocks};
+    memset(page->data + skip, byte, len);
+    v.runs[0] = (struct page_run){page, blocks};
+    r = fs_write(t->fs, &t->rq, ino, seen, len, &v, FS_WRITE_APPEND | FS_WRITE_OPEN, ret_offset, &t->wcc);
+    page_put(page, blocks);
+    return r;
+}
+
+static may_yield void append_replies(struct fs_test *t)
+{
+    static const uint32_t lens[] = {100, 3000, 200, 3 * BLOCK_SIZE}; /* in the tree, out of it, in blocks */
+    struct fs_reply_key key = {.client = {4, 5}, .xid = 1, .procedure = 3, .checksum = 0};
+    uint64_t f = file(t, ROOT, "log", 0644), end = 0, at[ARRAY_SIZE(lens)];
+
+    t->rq.durable = true;
+    t->rq.reply = &key;
+    for (uint32_t i = 0; i < ARRAY_SIZE(lens); i++) {
+        key.xid = i;
+        CHECK_EQ(append(t, f, i % 2 ? 17 : end, lens[i], (uint8_t)i, &at[i]), 0);
+        CHECK_EQ(at[i], end);
+        end += lens[i];
+    }
+    t->rq.reply = NULL;
+    fs_test_crash(t);
+    for (uint32_t i = 0; i < ARRAY_SIZE(lens); i++) {
+        struct fs_reply r = {0};
+        key.xid = i;
+        CHECK_EQ(fs_reply_find(t->fs, &key, &r), 0);
+        CHECK_EQ(r.ino, at[i]);
+    }
+    CHECK_EQ(attr_of(t, f).size, end);
+    t->rq.durable = false;
+}
+
 /* ---- Opens ---- */
 
 static may_yield void opens(struct fs_test *t)
@@ -497,6 +541,7 @@ RUN(nested_quotas_are_hard_and_exact, quotas)
 RUN(a_quota_counts_what_was_there_before_it, quota_scan)
 RUN(files_without_a_name_count_until_they_go, quota_gone)
 RUN(a_reply_is_found_again_after_a_crash, replies)
+RUN(an_append_tells_after_a_crash_where_it_began, append_replies)
 RUN(share_modes_keep_others_out, opens)
 RUN(locks_are_joined_and_split_and_survive_a_crash, locks)
 RUN(an_owner_of_very_many_locks_is_served_in_parts, many_locks)
@@ -514,6 +559,7 @@ int main(void)
         T(a_quota_counts_what_was_there_before_it),
         T(files_without_a_name_count_until_they_go),
         T(a_reply_is_found_again_after_a_crash),
+        T(an_append_tells_after_a_crash_where_it_began),
         T(share_modes_keep_others_out),
         T(locks_are_joined_and_split_and_survive_a_crash),
         T(an_owner_of_very_many_locks_is_served_in_parts),

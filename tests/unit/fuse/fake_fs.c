@@ -528,7 +528,8 @@ int fs_write(struct fs *fs, const struct fs_request *rq, uint64_t ino, uint64_t 
     }
     assert(done == len);
     n->attr.mtime_ns = fs->now_ns++;
-    reply_keep(fs, rq, ino);
+    if (flags & FS_WRITE_APPEND)
+        reply_keep(fs, rq, offset);
     *ret_offset = offset;
     tell(fs, rq, &(struct fs_event){.kind = FS_EVENT_DATA, .ino = ino, .offset = offset, .len = len});
     return 0;

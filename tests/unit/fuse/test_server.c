@@ -330,10 +330,16 @@ static void again_body(void) may_yield
     w.range.flags = WIRE_WRITE_APPEND;
     w.unique = ++m.unique;
     CHECK_EQUAL(ask_with(&m, w, pattern, 10), 0);
-    w.again = true;
+    struct fuse_request x = w;
+    x.unique = ++m.unique;
+    x.range.offset = 10;
+    CHECK_EQUAL(ask_with(&m, x, pattern + 20, 10), 0);
+    w.again = true; /* its answer was lost: it goes where it was, not behind what came after it */
     CHECK_EQUAL(ask_with(&m, w, pattern, 10), 0);
     CHECK_EQUAL(ask(&m, range(WIRE_READ, ino, 0, 100)), 0);
-    CHECK_EQUAL(answer.len, 10);
+    CHECK_EQUAL(answer.len, 20);
+    CHECK(memcmp(answer.bytes, pattern, 10) == 0);
+    CHECK(memcmp(answer.bytes + 10, pattern + 20, 10) == 0);
     struct fuse_request u = named(WIRE_UNLINK, FS_INO_ROOT, "f");
     u.unique = ++m.unique;
     CHECK_EQUAL(ask(&m, u), 0);
