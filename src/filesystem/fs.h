@@ -155,7 +155,7 @@ struct fs_create {
     uint32_t rdev_major, rdev_minor;
     const char *target; /* symbolic links */
     uint32_t target_len;
-    bool open; /* FUSE: counts as fs_open_get() at once */
+    bool open; /* counts as fs_open_get() with flags 0 at once, whether it was made or is opened */
 };
 int fs_create(struct fs *fs, const struct fs_request *rq, uint64_t dir, const char *name, uint32_t len,
               const struct fs_create *c, struct fs_attr *ret, bool *ret_created, struct fs_wcc *ret_dir)
