@@ -47,7 +47,8 @@ struct client_request {
     uint64_t ino;
     uint16_t op;
     bool sent;        /* perhaps in part, perhaps on a connection that broke */
-    bool interrupted; /* its process wants to go on */
+    bool interrupted; /* its process was signalled */
+    pid_t pid;        /* the thread that waits; 0: not known */
     bool must;        /* it must be done, though nobody waits */
     bool plus;        /* READDIR */
     uint32_t size;    /* READDIR, XATTR_*: room for the reply; WRITE: bytes */

@@ -14,6 +14,9 @@
 #include "protocols/fuse/fuse_client_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -95,6 +98,7 @@ struct client_request *client_request_new(struct client *c, fuse_req_t req, cons
     list_init(&r->order);
     list_init(&r->unsent);
     r->req = req;
+    r->pid = req != NULL ? fuse_req_ctx(req)->pid : 0;
     r->ino = q->ino;
     r->op = q->op;
     r->len = fuse_request_encode(q, r->bytes);
@@ -173,6 +177,33 @@ static void set_again(struct client_request *r)
     memcpy(r->bytes + offsetof(struct wire_request, flags), &flags, sizeof(flags));
 }
 
+/* Has the thread a SIGKILL pending? The kernel gives one to each thread of a process that a signal ends. */
+static bool is_dying(pid_t thread)
+{
+    char path[40], text[4096];
+    (void)snprintf(path, sizeof(path), "/proc/%d/status", (int)thread);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return true;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[MAX(n, 0)] = '\0';
+    const char *own = strstr(text, "\nSigPnd:"), *shared = strstr(text, "\nShdPnd:");
+    if (own == NULL || shared == NULL)
+        return true;
+    unsigned long long pending = strtoull(own + 8, NULL, 16) | strtoull(shared + 8, NULL, 16);
+    return pending & 1ULL << (SIGKILL - 1);
+}
+
+/* While the node is away: does who waits for r go on without it? A signal that he survives (a timer's, a
+ * child's, a stop) must not make a call fail that he does not expect to fail so, and that may have been done:
+ * he waits on. The kernel does not tell a second signal, so who was signalled once is looked at again and
+ * again. Waiting for a lock is different: the kernel begins it anew. */
+static bool gives_up(const struct client_request *r)
+{
+    return r->interrupted && (r->op == WIRE_LOCK_SET || r->pid == 0 || is_dying(r->pid));
+}
+
 static void on_interrupt(fuse_req_t req, void *data);
 
 void client_request_begin(struct client *c, struct client_request *r)
@@ -185,7 +216,7 @@ void client_request_begin(struct client *c, struct client_request *r)
         r->interrupted = c->interrupted_now;
     }
     pthread_mutex_lock(&c->lock);
-    bool refuse = r->interrupted && c->state == CLIENT_AWAY;
+    bool refuse = c->state == CLIENT_AWAY && gives_up(r);
     if (!refuse)
         request_on(c, r);
     pthread_mutex_unlock(&c->lock);
@@ -225,12 +256,14 @@ void client_interrupt(struct client *c, uint64_t unique)
     struct client_request *r = request_find(c, unique);
     if (r == NULL) {
         c->interrupted_now = true;
-    } else if (c->state == CLIENT_AWAY) {
-        answer = r->req;
-        request_off(c, r);
     } else {
         r->interrupted = true;
-        tell = r->op == WIRE_LOCK_SET; /* nothing else waits for others */
+        if (c->state != CLIENT_AWAY) {
+            tell = r->op == WIRE_LOCK_SET; /* nothing else waits for others */
+        } else if (gives_up(r)) {
+            answer = r->req;
+            request_off(c, r);
+        }
     }
     pthread_mutex_unlock(&c->lock);
     if (answer != NULL) {
@@ -433,7 +466,7 @@ void client_link_start(struct client *c, int fd)
     c->resender_runs = true;
 }
 
-/* Processes that were signalled wait no longer for a node that is gone. */
+/* Processes that end wait no longer for a node that is gone. */
 static void answer_interrupted(struct client *c)
 {
     for (;;) {
@@ -441,7 +474,7 @@ static void answer_interrupted(struct client *c)
         pthread_mutex_lock(&c->lock);
         LIST_FOREACH (&c->requests, l) {
             struct client_request *r = CONTAINER_OF(l, struct client_request, order);
-            if (!r->interrupted)
+            if (!gives_up(r))
                 continue;
             found = r;
             request_off(c, r);
@@ -494,6 +527,7 @@ static bool connect_again(struct client *c)
         }
         struct timespec pause = {.tv_sec = 0, .tv_nsec = (long)wait_ms * 1000000};
         nanosleep(&pause, NULL);
+        answer_interrupted(c);
         wait_ms = MIN(wait_ms * 2, RETRY_MAX_MS);
     }
     return false;

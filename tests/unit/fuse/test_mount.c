@@ -500,6 +500,50 @@ static void who_waits_for_a_node_that_is_gone_can_be_killed(void **state)
     assert_int_equal(rmdir(in(mount_a, "again")), 0);
 }
 
+static void heard(int number)
+{
+    (void)number;
+}
+
+/* Makes a directory with a handler for SIGUSR1; 0, or the errno. */
+static pid_t start_maker(const char *name)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        struct sigaction a = {.sa_handler = heard};
+        (void)sigaction(SIGUSR1, &a, NULL);
+        _exit(mkdir(in(mount_a, name), 0700) == 0 ? 0 : errno);
+    }
+    return child;
+}
+
+static void a_signal_that_is_survived_does_not_make_a_call_fail(void **state)
+{
+    (void)state;
+    NEED_MOUNT();
+    on_node(server_stop);
+    usleep(100000);
+    pid_t waits = start_maker("survived"), dies = start_maker("killed");
+    usleep(200000);
+    kill(waits, SIGUSR1);
+    kill(dies, SIGUSR1);
+    usleep(100000);
+    kill(waits, SIGSTOP);
+    kill(waits, SIGCONT);
+    usleep(700000); /* the mount tries to connect meanwhile */
+    assert_int_equal(waitpid(waits, NULL, WNOHANG), 0);
+    assert_int_equal(waitpid(dies, NULL, WNOHANG), 0);
+    kill(dies, SIGKILL); /* which the kernel does not tell: it told the first one */
+    int status = 0;
+    for (int i = 0; i < 200 && waitpid(dies, &status, WNOHANG) == 0; i++)
+        usleep(20000);
+    assert_true(WIFSIGNALED(status));
+    on_node(server_start);
+    assert_int_equal(waitpid(waits, &status, 0), waits);
+    assert_int_equal(status, 0);
+    assert_int_equal(rmdir(in(mount_a, "survived")), 0);
+}
+
 static void unmounting_needs_no_node(void **state)
 {
     (void)state;
@@ -541,6 +585,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(nothing_stays_open),
         cmocka_unit_test(work_goes_on_when_the_node_is_back),
         cmocka_unit_test(who_waits_for_a_node_that_is_gone_can_be_killed),
+        cmocka_unit_test(a_signal_that_is_survived_does_not_make_a_call_fail),
         cmocka_unit_test(unmounting_needs_no_node),
     };
     cmocka_set_test_filter(getenv("TEST_FILTER"));
