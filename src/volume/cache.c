@@ -281,6 +281,15 @@ struct cache_entry *cache_find(struct cache *c, struct cache_key key)
     return e;
 }
 
+void cache_prefetch(const struct cache *c, struct cache_key key, bool rest)
+{
+    struct cache_entry *const *b = cache_bucket(c, cache_hash(key));
+    if (!rest)
+        __builtin_prefetch(b);
+    else if (*b)
+        __builtin_prefetch(*b);
+}
+
 void cache_add_node(struct cache *c, struct cache_entry *e, bool dirty)
 {
     assert(e->page != NULL && e->pages > 0);

@@ -63,6 +63,9 @@ void cache_remove_data(struct cache *c, struct cache_key key, uint32_t count);
 /* NULL: a miss. A hit raises its frequency. Borrowed until the next yield or allocation (which may reclaim):
  * pin it. */
 struct cache_entry *cache_find(struct cache *c, struct cache_key key);
+/* Asks the processor for what cache_find() will read: its first step, and then, when that has come, the rest.
+ */
+void cache_prefetch(const struct cache *c, struct cache_key key, bool rest);
 /* Node: the entry is embedded in the caller's structure, page and pages set; takes over the references. */
 void cache_add_node(struct cache *c, struct cache_entry *e, bool dirty);
 /* Its content is on the drives now. */

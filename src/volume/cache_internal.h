@@ -58,7 +58,7 @@ static inline bool cache_key_equal(struct cache_key a, struct cache_key b)
     return a.block == b.block && a.space == b.space && a.volume == b.volume;
 }
 
-static inline struct cache_entry **cache_bucket(struct cache *c, uint64_t hash)
+static inline struct cache_entry **cache_bucket(const struct cache *c, uint64_t hash)
 {
     if (PREDICT_FALSE(c->old_table != NULL) && (hash & c->old_mask) >= c->migrated)
         return &c->old_table[hash & c->old_mask];

@@ -386,6 +386,16 @@ int volume_item_get(struct volume *v, struct tree_key key, void *buf, uint32_t m
     return v->state ? v->state : tree_get(&v->head, &key, buf, max, ret_len);
 }
 
+void volume_items_get(struct volume *v, struct tree_lookup *lookups, uint32_t count)
+{
+    if (!v->state) {
+        tree_get_many(&v->head, lookups, count);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        lookups[i].result = TREE_NOT_RESIDENT;
+}
+
 int volume_item_seek(struct volume *v, struct tree_key key, enum tree_seek how, struct tree_cursor *ret)
 {
     return v->state ? v->state : tree_seek(ret, &v->head, &key, how);

@@ -140,6 +140,9 @@ int change_end(struct change *c, int result, uint32_t flags) MUST_CHECK may_yiel
 /* As tree_get() on the live head. */
 int volume_item_get(struct volume *v, struct tree_key key, void *buf, uint32_t max, uint32_t *ret_len)
     MUST_CHECK may_yield;
+/* As tree_get_many(): those that are in memory, borrowed until the next yield; the others, and all of a
+ * volume that failed, have TREE_NOT_RESIDENT: ask for them with volume_item_get(). */
+void volume_items_get(struct volume *v, struct tree_lookup *lookups, uint32_t count);
 /* As tree_seek(): walk with tree_next(), then volume_seen(). */
 int volume_item_seek(struct volume *v, struct tree_key key, enum tree_seek how, struct tree_cursor *ret)
     MUST_CHECK may_yield;

@@ -140,6 +140,15 @@ int tree_prepare_ranges(struct tree *t, struct tree_range *ranges, uint32_t coun
 #define TREE_NOT_RESIDENT 1
 int tree_get_now(struct tree *t, const struct tree_key *key, const void **ret_value, uint32_t *ret_len)
     MUST_CHECK;
+/* The same for several keys, whose waits for memory overlap: for each its own result. */
+#define TREE_LOOKUPS_MAX 24u
+struct tree_lookup {
+    struct tree_key key;
+    int result; /* as tree_get_now() returns it */
+    uint32_t len;
+    const void *value;
+};
+void tree_get_many(struct tree *t, struct tree_lookup *lookups, uint32_t count);
 /* As tree_seek(), in what is in memory. 0, ERR_NOT_FOUND, TREE_NOT_RESIDENT. */
 int tree_seek_resident(struct tree_cursor *c, struct tree *t, const struct tree_key *key, enum tree_seek how)
     MUST_CHECK;

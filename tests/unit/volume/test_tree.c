@@ -277,6 +277,28 @@ static void may_yield op_get_now(struct model *m)
         EXPECT(value_is(m, i, value, len));
 }
 
+static void may_yield op_get_many(struct model *m)
+{
+    struct tree_lookup l[TREE_LOOKUPS_MAX];
+    uint32_t index[TREE_LOOKUPS_MAX], count = draw(m, TREE_LOOKUPS_MAX + 1);
+    for (uint32_t k = 0; k < count; k++) { /* some of them side by side, some twice */
+        index[k] =
+            k > 0 && draw(m, 3) == 0 ? MIN(index[k - 1] + draw(m, 2), m->universe - 1) : draw(m, m->universe);
+        l[k].key = key_of(index[k]);
+    }
+    tree_get_many(&m->f.tree, l, count);
+    for (uint32_t k = 0; k < count; k++) {
+        struct tree_key key = key_of(index[k]);
+        const void *value;
+        uint32_t len;
+        uint32_t i = index[k];
+        EXPECT(l[k].result == TREE_NOT_RESIDENT || l[k].result == (m->len[i] ? 0 : ERR_NOT_FOUND));
+        EXPECT(l[k].result == tree_get_now(&m->f.tree, &key, &value, &len));
+        if (l[k].result == 0)
+            EXPECT(value_is(m, i, l[k].value, l[k].len));
+    }
+}
+
 struct model_walk {
     struct model *m;
     int64_t at;
@@ -310,8 +332,10 @@ static void may_yield model_op(struct model *m, uint32_t put_share)
         op_get(m);
     else if (what < 96)
         op_cursor(m);
-    else if (what < 98)
+    else if (what < 97)
         op_get_now(m);
+    else if (what < 98)
+        op_get_many(m);
     else if (what < 99)
         op_ranges(m);
     else if (draw(m, 8) == 0)
