@@ -96,6 +96,8 @@ static inline void inode_blocks(struct inode *n, uint64_t got, uint64_t freed)
 }
 /* Without a change; generation 0: any. The caller waits with volume_seen(). */
 int inode_read(struct fs *fs, uint64_t ino, uint32_t generation, struct inode *ret) MUST_CHECK may_yield;
+/* The attributes of several at once, cheaper than one by one; ino 0 in those that could not be read. */
+void inode_read_attrs(struct fs *fs, const uint64_t *inos, uint32_t count, struct fs_attr *ret) may_yield;
 
 /* UTC now, in steps that never go back within a run. */
 int64_t fs_now_ns(void);

@@ -139,6 +139,27 @@ void inode_put(struct change *c, struct inode *n)
 
 /* ---- Without one ---- */
 
+void inode_read_attrs(struct fs *fs, const uint64_t *inos, uint32_t count, struct fs_attr *ret)
+{
+    struct tree_lookup l[TREE_LOOKUPS_MAX];
+    struct inode n;
+
+    assert(count <= TREE_LOOKUPS_MAX);
+    for (uint32_t i = 0; i < count; i++)
+        l[i].key = inode_key(inos[i]);
+    volume_items_get(fs->volume, l, count);
+    for (uint32_t i = 0; i < count; i++) { /* all that is borrowed, before anything yields */
+        ret[i].ino = 0;
+        if (l[i].result == 0 && inode_decode(inos[i], l[i].value, l[i].len, &n) == 0 &&
+            (n.nlink > 0 || open_is(fs, inos[i])))
+            inode_attr(&n, &ret[i]);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (l[i].result == TREE_NOT_RESIDENT && inode_read(fs, inos[i], 0, &n) == 0)
+            inode_attr(&n, &ret[i]);
+    }
+}
+
 int inode_read(struct fs *fs, uint64_t ino, uint32_t generation, struct inode *ret)
 {
     struct disk_inode d;

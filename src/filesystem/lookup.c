@@ -111,7 +111,9 @@ int fs_readlink(struct fs *fs, const struct fs_request *rq, uint64_t ino, char t
 #define COOKIE_DOT    1u
 #define COOKIE_DOTDOT 2u
 #define SEEN_MAX      256u
+#define BATCH_MAX     TREE_LOOKUPS_MAX
 
+/* Names are gathered, then their inodes are looked up together, then both are emitted. */
 struct reading {
     struct fs *fs;
     const struct inode *dir;
@@ -119,80 +121,93 @@ struct reading {
     bool (*emit)(void *ctx, const struct fs_dirent *e);
     void *ctx;
     bool full;
-    /* What was looked at: the reply waits until all of it is acknowledged. */
+    /* What was looked at, the directory first: the reply waits until all of it is acknowledged. */
     uint32_t seen_count;
     uint64_t seen[SEEN_MAX];
+    /* The batch. */
+    uint32_t count, name_bytes;
+    struct fs_dirent entries[BATCH_MAX];
+    char names[BATCH_MAX * FS_NAME_MAX];
 };
 
-static may_yield int reading_seen(struct reading *rd, uint64_t ino)
+static void batch_add(struct reading *rd, const struct fs_dirent *e)
 {
-    int r = 0;
+    char *name = rd->names + rd->name_bytes;
 
-    if (rd->seen_count == SEEN_MAX) {
-        r = volume_seen(rd->fs->volume, rd->seen, rd->seen_count);
-        rd->seen_count = 0;
-    }
-    rd->seen[rd->seen_count++] = ino;
-    return r;
+    assert(rd->count < BATCH_MAX);
+    memcpy(name, e->name, e->name_len);
+    rd->entries[rd->count] = *e;
+    rd->entries[rd->count++].name = name;
+    rd->name_bytes += e->name_len;
 }
 
-static may_yield int reading_emit(struct reading *rd, struct fs_dirent *e)
+static may_yield int batch_attributes(struct reading *rd, struct fs_attr *attrs)
 {
-    struct fs_attr attr;
-    struct inode n;
+    uint64_t inos[BATCH_MAX];
 
-    if (rd->attributes) {
-        int r = reading_seen(rd, e->ino);
-        if (!r)
-            r = inode_read(rd->fs, e->ino, 0, &n);
-        /* One that went meanwhile, or cannot be read: its name alone. */
-        if (!r) {
-            inode_attr(&n, &attr);
-            e->attr = &attr;
-            e->generation = n.generation;
-        }
+    if (rd->seen_count + rd->count > SEEN_MAX) {
+        int r = volume_seen(rd->fs->volume, rd->seen, rd->seen_count);
+        if (r)
+            return r;
+        rd->seen_count = 1; /* more names of the directory follow */
     }
-    rd->full = !rd->emit(rd->ctx, e);
+    for (uint32_t i = 0; i < rd->count; i++)
+        rd->seen[rd->seen_count++] = inos[i] = rd->entries[i].ino;
+    inode_read_attrs(rd->fs, inos, rd->count, attrs);
+    for (uint32_t i = 0; i < rd->count; i++) {
+        if (attrs[i].ino == 0)
+            continue; /* went meanwhile, or cannot be read: its name alone */
+        rd->entries[i].attr = &attrs[i];
+        rd->entries[i].generation = attrs[i].generation;
+    }
     return 0;
 }
 
-static may_yield int reading_dots(struct reading *rd, uint64_t *cookie)
+static may_yield int batch_emit(struct reading *rd)
 {
-    int r = 0;
+    struct fs_attr attrs[BATCH_MAX];
+    int r = rd->attributes && rd->count > 0 ? batch_attributes(rd, attrs) : 0;
 
-    if (*cookie < COOKIE_DOT) {
-        struct fs_dirent e = {.ino = rd->dir->ino,
-                              .cookie = COOKIE_DOT,
-                              .generation = rd->dir->generation,
-                              .type = DT_DIR,
-                              .name_len = 1,
-                              .name = "."};
-        r = reading_emit(rd, &e);
-        if (!r && !rd->full)
-            *cookie = COOKIE_DOT;
-    }
-    if (!r && !rd->full && *cookie < COOKIE_DOTDOT) {
-        struct fs_dirent e = {.ino = rd->dir->parent ? rd->dir->parent : rd->dir->ino,
-                              .cookie = COOKIE_DOTDOT,
-                              .type = DT_DIR,
-                              .name_len = 2,
-                              .name = ".."};
-        r = reading_emit(rd, &e);
-        if (!r && !rd->full)
-            *cookie = COOKIE_DOTDOT;
-    }
+    for (uint32_t i = 0; i < rd->count && !r && !rd->full; i++)
+        rd->full = !rd->emit(rd->ctx, &rd->entries[i]);
+    rd->count = rd->name_bytes = 0;
     return r;
 }
 
-static may_yield int reading_bucket(struct reading *rd, const struct bucket *b, uint64_t cookie)
+static void reading_dots(struct reading *rd, uint64_t cookie)
+{
+    struct fs_dirent dot = {.ino = rd->dir->ino,
+                            .cookie = COOKIE_DOT,
+                            .generation = rd->dir->generation,
+                            .type = DT_DIR,
+                            .name_len = 1,
+                            .name = "."};
+    struct fs_dirent dotdot = {.ino = rd->dir->parent ? rd->dir->parent : rd->dir->ino,
+                               .cookie = COOKIE_DOTDOT,
+                               .type = DT_DIR,
+                               .name_len = 2,
+                               .name = ".."};
+
+    if (cookie < COOKIE_DOT)
+        batch_add(rd, &dot);
+    if (cookie < COOKIE_DOTDOT)
+        batch_add(rd, &dotdot);
+}
+
+/* The names of the cursor's bucket, which must be one of the directory. Nothing yields here. */
+static int reading_bucket(struct reading *rd, const struct tree_cursor *c, uint64_t cookie)
 {
     struct entry d;
-    int r = 0;
 
-    for (uint32_t at = 0; at < b->len && !r && !rd->full;) {
-        r = entry_decode(b->bytes, b->len, &at, &d);
+    if (c->key.object != rd->dir->ino || c->key.type != ITEM_DIRENT)
+        return ERR_NOT_FOUND;
+    if ((c->key.offset & (BUCKET_SLOTS - 1)) || c->key.offset >= FS_COOKIE_MAX)
+        return ERR_VOLUME_CORRUPT;
+    int r = bucket_decode(c->value, c->len);
+    for (uint32_t at = 0; !r && at < c->len;) {
+        r = entry_decode(c->value, c->len, &at, &d);
         assert(r == 0); /* the bucket was checked */
-        uint64_t own = b->key.offset | d.slot;
+        uint64_t own = c->key.offset | d.slot;
         if (own <= cookie)
             continue;
         struct fs_dirent e = {.ino = d.ino,
@@ -201,7 +216,7 @@ static may_yield int reading_bucket(struct reading *rd, const struct bucket *b, 
                               .type = d.type,
                               .name_len = d.name_len,
                               .name = d.name};
-        r = reading_emit(rd, &e);
+        batch_add(rd, &e);
     }
     return r;
 }
@@ -210,27 +225,20 @@ static may_yield int reading_names(struct reading *rd, uint64_t cookie, bool *re
 {
     uint64_t base = MAX(cookie, FS_COOKIE_FIRST) & ~(uint64_t)(BUCKET_SLOTS - 1);
     struct tree_cursor cursor;
-    struct bucket b;
     int r = volume_item_seek(rd->fs->volume, bucket_key(rd->dir->ino, base), SEEK_GE, &cursor);
 
     while (!r && !rd->full) {
-        if (cursor.key.object != rd->dir->ino || cursor.key.type != ITEM_DIRENT)
-            r = ERR_NOT_FOUND;
-        else if ((cursor.key.offset & (BUCKET_SLOTS - 1)) || cursor.key.offset >= FS_COOKIE_MAX)
-            r = ERR_VOLUME_CORRUPT;
-        else
-            r = bucket_decode(cursor.value, cursor.len);
-        if (r)
-            break;
-        b.key = cursor.key;
-        b.len = cursor.len;
-        memcpy(b.bytes, cursor.value, cursor.len);
-        r = reading_bucket(rd, &b, cookie);
+        r = reading_bucket(rd, &cursor, cookie);
+        if (!r && rd->count + BUCKET_SLOTS > BATCH_MAX)
+            r = batch_emit(rd);
         if (!r && !rd->full)
             r = tree_next(&cursor);
     }
-    *ret_eof = r == ERR_NOT_FOUND;
-    return r == ERR_NOT_FOUND ? 0 : r;
+    bool end = r == ERR_NOT_FOUND;
+    if (end)
+        r = batch_emit(rd);
+    *ret_eof = end && !rd->full;
+    return r;
 }
 
 int fs_readdir(struct fs *fs, const struct fs_request *rq, uint64_t dir, uint64_t cookie, bool attributes,
@@ -239,24 +247,27 @@ int fs_readdir(struct fs *fs, const struct fs_request *rq, uint64_t dir, uint64_
 {
     uint64_t began = fs_begin(fs, rq, FS_OP_READDIR);
     struct inode d;
-    struct reading rd = {.fs = fs,
-                         .dir = &d,
-                         .attributes = attributes,
-                         .emit = emit,
-                         .ctx = ctx,
-                         .seen_count = 1,
-                         .seen = {dir}};
+    struct reading rd;
     bool eof = false;
     int r = inode_read(fs, dir, 0, &d);
 
+    rd.fs = fs;
+    rd.dir = &d;
+    rd.attributes = attributes;
+    rd.emit = emit;
+    rd.ctx = ctx;
+    rd.full = false;
+    rd.seen_count = 1;
+    rd.seen[0] = dir;
+    rd.count = rd.name_bytes = 0;
     if (!r && !S_ISDIR(d.mode))
         r = ERR_FS_NOT_DIRECTORY;
     if (!r)
         r = access_read(fs, &rq->cred, &d, FS_MAY_READ);
-    if (!r)
-        r = reading_dots(&rd, &cookie);
-    if (!r && !rd.full)
+    if (!r) {
+        reading_dots(&rd, cookie);
         r = reading_names(&rd, cookie, &eof);
+    }
     int seen = volume_seen(fs->volume, rd.seen, rd.seen_count);
     if (seen)
         r = seen;
