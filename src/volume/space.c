@@ -97,7 +97,7 @@ int space_adopt_group(struct volume *v, struct group *g, uint32_t used)
     sg->group = g;
     sg->blocks = g->blocks;
     sg->free = g->blocks - used;
-    list_append(&s->idle[g->purpose], &sg->link);
+    list_prepend(&s->idle[g->purpose], &sg->link); /* before those that were used up: pick_idle() */
     g->volume_private = sg;
     s->total_free[g->purpose] += sg->free;
     s->group_count[g->purpose]++;
@@ -170,7 +170,8 @@ int space_activate(struct volume *v, struct space_group *sg)
         sg->busy = NULL;
         return r;
     }
-    for (uint32_t i = 0; i < SPACE_TXGS; i++) {
+    /* The lists can be long, and of a group that is wholly free they say nothing. */
+    for (uint32_t i = 0; i < SPACE_TXGS && sg->free < sg->blocks; i++) {
         busy_add_list(sg, &s->allocs[i]);
         busy_add_list(sg, &s->frees[i]);
     }
