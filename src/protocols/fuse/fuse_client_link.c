@@ -279,7 +279,8 @@ void client_interrupt(struct client *c, uint64_t unique)
 struct batch {
     struct iovec iov[2 * BATCH];
     uint32_t count;
-    struct client_request *done[BATCH]; /* go when they were sent: no reply comes */
+    struct client_request
+        *done[2 * BATCH]; /* go when they were sent: no reply comes; each has an iov at least */
     uint32_t done_count;
 };
 
@@ -294,8 +295,10 @@ static void batch_fill(struct client *c, struct batch *b)
         b->iov[b->count++] = (struct iovec){r->bytes, r->len};
         if (r->data_len > 0)
             b->iov[b->count++] = (struct iovec){(void *)(uintptr_t)r->data, r->data_len};
-        if (r->unique == 0)
+        if (r->unique == 0) {
+            assert(b->done_count < ARRAY_SIZE(b->done));
             b->done[b->done_count++] = r;
+        }
     }
     c->urgent = !list_empty(&c->unsent);
 }

@@ -558,6 +558,26 @@ static void unmounting_needs_no_node(void **state)
     assert_int_equal(mount_on(mount_b), 0);
 }
 
+/* Their closes are answered by nobody, and gather: more than one message takes. */
+static void many_files_are_closed_at_once(void **state)
+{
+    (void)state;
+    NEED_MOUNT();
+    for (int round = 0; round < 10; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            for (int i = 0; i < 400; i++)
+                if (open(in(mount_a, "many"), O_RDWR | O_CREAT, 0600) < 0)
+                    _exit(1);
+            _exit(0);
+        }
+        int status = 1;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(unlink(in(mount_a, "many")), 0);
+}
+
 static void nothing_stays_open(void **state)
 {
     (void)state;
@@ -582,6 +602,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(appends_of_two_mounts_follow_each_other),
         cmocka_unit_test(what_one_mount_changes_the_other_sees_despite_its_caches),
         cmocka_unit_test(locks_of_two_mounts_exclude_each_other_and_a_wait_ends_by_unlock_or_signal),
+        cmocka_unit_test(many_files_are_closed_at_once),
         cmocka_unit_test(nothing_stays_open),
         cmocka_unit_test(work_goes_on_when_the_node_is_back),
         cmocka_unit_test(who_waits_for_a_node_that_is_gone_can_be_killed),
