@@ -3,12 +3,12 @@
 
 /* ---- SipHash-2-4 (Aumasson and Bernstein, 2012), 64-bit output ---- */
 
-static uint64_t rotate(uint64_t x, unsigned bits)
+static inline uint64_t rotate(uint64_t x, unsigned bits)
 {
     return x << bits | x >> (64 - bits);
 }
 
-static void sip_round(uint64_t v[4])
+static inline void sip_round(uint64_t v[4])
 {
     v[0] += v[1];
     v[2] += v[3];
@@ -22,7 +22,7 @@ static void sip_round(uint64_t v[4])
     v[2] = rotate(v[2], 32);
 }
 
-static void sip_word(uint64_t v[4], uint64_t m)
+static inline void sip_word(uint64_t v[4], uint64_t m)
 {
     v[3] ^= m;
     sip_round(v);
