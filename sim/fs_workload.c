@@ -660,7 +660,7 @@ static void one_op(struct seed *s, const struct client *c)
         return;
     }
     /* Where two reasons to refuse meet, either will do. */
-    bool either = expected == EINVAL || op.kind == FSM_RENAME ||
+    bool either = expected == EINVAL || op.kind == FSM_RENAME || op.kind == FSM_CLONE ||
                   (op.kind == FSM_LINK && expected == EPERM && error_errno(r) == EEXIST);
     if (r != 0 && error_errno(r) != expected && !either) {
         seed_fail(s, "client %" PRIu32 ": %s was refused with %s (%s), expected was %s", c->number,
