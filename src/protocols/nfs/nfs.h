@@ -80,6 +80,10 @@ struct nfs_export_options {
 int nfs_server_add_export(struct nfs_server *s, const struct nfs_export_options *o) MUST_CHECK may_yield;
 /* Other rules for the export of this path, for every request from now on. What is not there is added. */
 int nfs_server_set_export(struct nfs_server *s, const struct nfs_export_options *o) MUST_CHECK may_yield;
+/* Not there at the moment, by the same rules: from now on its clients are told to try again; its requests
+ * under way are finished. When it returns nobody uses the file system through it any more, and it is not
+ * borrowed until the export is set anew. ERR_NOT_FOUND, ERR_NO_MEMORY. */
+int nfs_server_pause_export(struct nfs_server *s, const char *path) MUST_CHECK may_yield;
 /* From now on nobody finds it; its requests under way are finished. When it returns nobody uses the file
  * system through it any more. ERR_NOT_FOUND. */
 int nfs_server_remove_export(struct nfs_server *s, const char *path) MUST_CHECK may_yield;

@@ -299,6 +299,21 @@ int nfs_server_add_export(struct nfs_server *s, const struct nfs_export_options 
     return err;
 }
 
+/* The new one is in the old one's place when it returns, and the old one is gone. */
+static void registry_replace(struct nfs_server *s, struct nfs_export *old, struct nfs_export *e) may_yield
+{
+    assert(e->tag == old->tag);
+    list_insert(&old->link, &e->link);
+    list_remove(&old->link);
+    publish(s);
+    export_retire(old);
+    e->ops += old->ops;
+    e->error_count += old->error_count;
+    e->read_bytes += old->read_bytes;
+    e->write_bytes += old->write_bytes;
+    export_free(old);
+}
+
 int nfs_server_set_export(struct nfs_server *s, const struct nfs_export_options *o)
 {
     assert(reactor_current() == s->home);
@@ -308,16 +323,43 @@ int nfs_server_set_export(struct nfs_server *s, const struct nfs_export_options 
     if (old == NULL) {
         err = registry_add(s, o);
     } else if ((err = export_new(s, o, &e)) == 0) {
-        assert(e->tag == old->tag);
-        list_insert(&old->link, &e->link);
-        list_remove(&old->link);
-        publish(s);
-        export_retire(old);
-        e->ops += old->ops;
-        e->error_count += old->error_count;
-        e->read_bytes += old->read_bytes;
-        e->write_bytes += old->write_bytes;
-        export_free(old);
+        registry_replace(s, old, e);
+    }
+    fmutex_unlock(&s->registry);
+    return err;
+}
+
+/* The same without its file system. */
+static struct nfs_export *export_without_fs(const struct nfs_export *old)
+{
+    struct nfs_export *e = malloc(sizeof(*e));
+    if (e == NULL)
+        return NULL;
+    *e = *old;
+    e->clients_text = strdup(old->clients_text);
+    if (e->clients_text == NULL) {
+        free(e);
+        return NULL;
+    }
+    list_init(&e->link);
+    e->fs = NULL;
+    e->uses = 0;
+    e->ops = e->error_count = e->read_bytes = e->write_bytes = 0;
+    return e;
+}
+
+int nfs_server_pause_export(struct nfs_server *s, const char *path)
+{
+    assert(reactor_current() == s->home);
+    fmutex_lock(&s->registry);
+    struct nfs_export *old = registry_find(s, path), *e;
+    int err = old != NULL ? 0 : ERR_NOT_FOUND;
+    if (err == 0 && old->fs != NULL) {
+        e = export_without_fs(old);
+        if (e != NULL)
+            registry_replace(s, old, e);
+        else
+            err = ERR_NO_MEMORY;
     }
     fmutex_unlock(&s->registry);
     return err;

@@ -12,6 +12,7 @@
 #include "runtime/log.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- A client restarted ---- */
 
@@ -27,17 +28,26 @@ static int clear_here(void *arg) may_yield
     return fs_lock_clear_client(w->export->fs, FS_LOCK_NLM, w->client, 0, NULL, 0);
 }
 
-/* In every file system once. */
+/* The call may run on any reactor: of the exports it may look at its shard's table only, and that changes
+ * whenever it waits. So their tags are taken first. */
+static uint32_t *tags_of(const struct nfs_shard *shard, uint32_t *ret_count)
+{
+    uint32_t count = 0, *tags = calloc(shard->table_size + 1, sizeof(*tags));
+    for (uint32_t i = 0; tags != NULL && i < shard->table_size; i++) {
+        if (shard->table[i] != NULL && shard->table[i]->fs != NULL)
+            tags[count++] = shard->table[i]->tag;
+    }
+    *ret_count = count;
+    return tags;
+}
+
+/* In every file system that is exported; in one with several exports more than once, which does no harm. */
 static void clear_everywhere(struct nfs_call *call, const char *client) may_yield
 {
-    struct nfs_server *s = call->server;
-    uint32_t tags[64], count = 0;
-    LIST_FOREACH (&s->exports, it) {
-        const struct nfs_export *e = CONTAINER_OF(it, struct nfs_export, link);
-        if (e->fs != NULL && count < ARRAY_SIZE(tags))
-            tags[count++] = e->tag;
-    }
-    for (uint32_t i = 0; i < count; i++) { /* the list may change meanwhile */
+    uint32_t count, *tags = tags_of(call->shard, &count);
+    if (tags == NULL)
+        LOG_WARNING("the locks of %s could not be taken back: %s", client, error_text(ERR_NO_MEMORY));
+    for (uint32_t i = 0; i < count; i++) {
         struct nfs_export *e = nfs_export_hold(call->shard, tags[i]);
         if (e == NULL)
             continue;
@@ -47,6 +57,7 @@ static void clear_everywhere(struct nfs_call *call, const char *client) may_yiel
         if (r < 0)
             LOG_WARNING("the locks of %s could not be taken back: %s", client, error_text(r));
     }
+    free(tags);
 }
 
 void nsm_client_restarted(struct nfs_call *call, const char *name, uint32_t len)

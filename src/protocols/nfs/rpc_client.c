@@ -27,7 +27,7 @@ static int exchange(const char *ip, uint16_t port, struct xdr_out *call, uint32_
             break;
         uint32_t more = be32_get(mark) & ~RPC_FRAGMENT_LAST;
         last = (be32_get(mark) & RPC_FRAGMENT_LAST) != 0;
-        if (more > RPC_CLIENT_MAX - len)
+        if (more > RPC_CLIENT_MAX - len || (more == 0 && !last)) /* nor empty ones without end */
             err = ERR_PROTOCOL;
         else if (more > 0)
             err = stream_recv_all(t, reply + len, more, deadline_ns);

@@ -614,6 +614,50 @@ static void removing_an_export_waits_for_its_calls(void **state)
     run(removal_body);
 }
 
+static void pause_fiber(void *arg) may_yield
+{
+    struct removal *r = arg;
+    CHECK_EQUAL(nfs_server_pause_export(server, "/a"), 0);
+    CHECK_EQUAL(fake_fs_counts(fs)->under_way, 0);
+    r->when_ns = reactor_now_ns();
+    latch_down(&r->done);
+}
+
+static void pause_body(void) may_yield
+{
+    struct client c;
+    struct handle root;
+    struct answer a;
+    struct attr attr;
+    struct removal r;
+    open_a(&c, &root);
+    fake_fs_knobs(fs)->delay_ns = NSEC_PER_SEC;
+    uint64_t begin = reactor_now_ns();
+    client_begin_nfs(&c, NFS3_GETATTR, &root);
+    client_send(&c);
+    CHECK_EQUAL(fiber_sleep(NSEC_PER_MSEC), 0);
+    latch_init(&r.done, 1);
+    CHECK_EQUAL(fiber_spawn("pause", pause_fiber, &r), 0);
+    CHECK_EQUAL(client_receive(&c, &a), 0);
+    CHECK_EQUAL(xdr_u32(&a.x), NFS3_OK); /* what was under way is finished */
+    latch_wait(&r.done);
+    CHECK(r.when_ns - begin >= NSEC_PER_SEC);
+    fake_fs_knobs(fs)->delay_ns = 0;
+    CHECK_EQUAL(client_getattr(&c, &root, &attr), NFS3ERR_JUKEBOX);
+    CHECK_EQUAL(nfs_server_pause_export(server, "/a"), 0); /* again: nothing more */
+    CHECK_EQUAL(client_getattr(&c, &root, &attr), NFS3ERR_JUKEBOX);
+    CHECK_EQUAL(nfs_server_pause_export(server, "/b"), ERR_NOT_FOUND);
+    export_a.fs = fs;
+    CHECK_EQUAL(nfs_server_set_export(server, &export_a), 0);
+    CHECK_EQUAL(client_getattr(&c, &root, &attr), NFS3_OK); /* the same handle */
+    client_close(&c);
+}
+
+static void clients_of_a_paused_export_are_told_to_try_again(void **state)
+{
+    run(pause_body);
+}
+
 static void stop_body(void) may_yield
 {
     struct client c;
@@ -908,6 +952,7 @@ int main(void)
         cmocka_unit_test(users_are_squashed_as_the_export_says),
         cmocka_unit_test(exports_that_make_no_sense_are_refused),
         cmocka_unit_test(removing_an_export_waits_for_its_calls),
+        cmocka_unit_test(clients_of_a_paused_export_are_told_to_try_again),
         cmocka_unit_test(stopping_answers_what_is_under_way),
         cmocka_unit_test(a_call_that_is_sent_again_is_run_once),
         cmocka_unit_test(replies_of_an_earlier_run_are_given_again),
