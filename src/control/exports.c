@@ -24,7 +24,7 @@ static json_t *nfs_json(struct node *n, struct node_volume *v)
         snprintf(mount, sizeof(mount), "%s%s%s:%s", brackets ? "[" : "", host, brackets ? "]" : "",
                  v->nfs[i].as);
         json_object_set_new(x, "protocol", json_string("nfs"));
-        json_object_set_new(x, "active", json_boolean(v->nfs[i].active));
+        json_object_set_new(x, "active", json_boolean(v->nfs[i].active && !v->nfs[i].away));
         json_object_set_new(x, "source", control_text(mount));
         snprintf(mount, sizeof(mount), "vers=3,port=%u,mountport=%u,proto=tcp,mountproto=tcp", n->nfs_port,
                  n->nfs_port);
@@ -208,11 +208,13 @@ int control_unexport(struct control_call *call, const json_t *request, json_t **
     }
     char as[NFS_EXPORT_MAX + 1];
     const char *given = control_arg_string(request, "as", NULL);
-    bool found = given == NULL && v->nfs_count > 0;
     fmutex_lock(&n->changing);
+    bool found = given == NULL && v->nfs_count > 0;
     if (given != NULL && path_tidy(given, as, sizeof(as)))
         for (uint32_t i = 0; i < v->nfs_count; i++)
             found = found || strcmp(v->nfs[i].as, as) == 0;
+    if (v->state == NODE_VOLUME_DELETING || v->state == NODE_VOLUME_GONE)
+        found = false; /* its exports go with it */
     int r = found ? node_nfs_unset(n, v, given != NULL ? as : NULL, &call->error)
                   : control_fail(call, ERR_NOT_FOUND, "See `ashlar fs show`.", "%s is not exported%s%.60s",
                                  v->name, given != NULL ? " as " : "", given != NULL ? given : "");

@@ -79,7 +79,8 @@ enum node_volume_state {
     NODE_VOLUME_FAILED, /* could not be opened; `error` and `why` say it; tried again */
     NODE_VOLUME_CLOSING,
     NODE_VOLUME_DELETING,
-    NODE_VOLUME_GONE, /* deleted; the last reference frees it */
+    NODE_VOLUME_CHECKING, /* nobody uses it but `ashlar fs check` */
+    NODE_VOLUME_GONE,     /* deleted; the last reference frees it */
 };
 
 struct node_export {
@@ -100,6 +101,7 @@ struct node_nfs_export {
     enum nfs_squash squash;
     uint32_t anon_uid, anon_gid;
     bool active; /* registered now */
+    bool away;   /* and clients are told to try again, until its volume is open */
 };
 
 struct node_volume {
@@ -246,8 +248,8 @@ int node_fs_call(struct node *n, struct node_volume *v, int (*fn)(struct fs *fs,
 int node_fs_quota_set(struct node *n, struct node_volume *v, const char *path, uint64_t limit_bytes,
                       uint64_t limit_inodes, struct control_error *e) MUST_CHECK may_yield;
 
-/* Looks whether all that is in it fits together (repair: and mends what does not), while clients wait: its
- * exports are withdrawn meanwhile, mounts of this machine wait. The report's found() is called on the
+/* Looks whether all that is in it fits together (repair: and mends what does not), while clients wait: those
+ * of NFS are told to try again, mounts of this machine wait. The report's found() is called on the
  * volume's reactor. */
 int node_fs_check(struct node *n, struct node_volume *v, bool repair, struct fs_verify *report,
                   uint64_t *ret_repaired, struct control_error *e) MUST_CHECK may_yield;
@@ -260,6 +262,9 @@ int node_export_set(struct node *n, struct node_volume *v, const struct node_exp
 int node_export_start(struct node *n, struct node_volume *v) MUST_CHECK may_yield;
 /* Before it closes. Clients are disconnected. */
 void node_export_stop(struct node *n, struct node_volume *v) may_yield;
+/* Before the NFS server stops, which must be before the volumes close: no volume is exported by it any more
+ * as far as the node knows. Returns the server, for nfs_server_stop(); NULL: there is none. */
+struct nfs_server *node_nfs_leave(struct node *n) MUST_CHECK;
 /* One more directory, or other terms for the one that is exported `as` the same. Clients that are there go
  * on, by the new terms. */
 int node_nfs_set(struct node *n, struct node_volume *v, const struct node_nfs_export *wanted,

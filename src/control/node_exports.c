@@ -137,6 +137,13 @@ void node_export_stop(struct node *n, struct node_volume *v)
     fuse_stop(n, v);
 }
 
+void node_export_pause(struct node *n, struct node_volume *v)
+{
+    nbd_stop(n, v);
+    node_nfs_pause(n, v);
+    fuse_stop(n, v);
+}
+
 int node_export_set(struct node *n, struct node_volume *v, const struct node_export *wanted,
                     struct control_error *e)
 {

@@ -146,7 +146,7 @@ static int check_here(struct volume *volume, void *arg) may_yield
     struct check_work *w = arg;
     node_fs_close_here(w->v);
     int r = w->repair ? fs_repair(volume, w->report, &w->repaired) : fs_verify(volume, w->report);
-    int opened = node_fs_open_here(w->v);
+    int opened = node_fs_open_here(w->v); /* where that fails v->fs is NULL */
     return r < 0 ? r : opened;
 }
 
@@ -154,8 +154,9 @@ int node_fs_check(struct node *n, struct node_volume *v, bool repair, struct fs_
                   uint64_t *ret_repaired, struct control_error *e)
 {
     struct check_work w = {.v = v, .repair = repair, .report = report};
-    node_export_stop(n, v);
-    int r = node_volume_call(n, v, check_here, &w), started = node_export_start(n, v);
+    int r = node_volume_alone(n, v, check_here, &w), started = 0;
+    if (v->state == NODE_VOLUME_OPEN)
+        started = node_export_start(n, v);
     if (r < 0) {
         control_error_set(e, r, "See `ashlar status` and `ashlar events`.",
                           "the file system %s cannot be checked: %s", v->name, error_text(r));

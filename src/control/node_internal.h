@@ -37,6 +37,16 @@ void node_fs_close_here(struct node_volume *v) may_yield;
 void node_nfs_load(struct node *n, struct node_volume *v) may_yield;
 int node_nfs_start(struct node *n, struct node_volume *v) MUST_CHECK may_yield;
 void node_nfs_stop(struct node *n, struct node_volume *v) may_yield;
+/* Of a volume that is not open any more, or not yet: when it returns nobody uses its file system through
+ * them, and clients are told to try again. */
+void node_nfs_pause(struct node *n, struct node_volume *v) may_yield;
+/* Like node_export_stop(), but NFS clients wait for it to come back. Mounts of this machine do so anyway. */
+void node_export_pause(struct node *n, struct node_volume *v) may_yield;
+/* Runs fn(volume, arg) on the open volume's reactor while nobody else uses it: its exports pause, calls are
+ * refused. fn may close a file system and open it again; where that fails the volume is closed and tried
+ * again later. Exports are started by the caller. */
+int node_volume_alone(struct node *n, struct node_volume *v, int (*fn)(struct volume *v, void *arg),
+                      void *arg) MUST_CHECK may_yield;
 void node_nfs_forget(struct node *n, struct node_volume *v) may_yield;
 struct node_volume *node_volume_add(struct node *n, const struct volume_record *r);
 

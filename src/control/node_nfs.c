@@ -212,11 +212,13 @@ static int find_here(struct fs *fs, void *arg) may_yield
 
 #define CLIENTS_TEXT_SIZE 8192u
 
+/* While its volume is not open: with the same rules, for clients to be told to try again. */
 static int export_register(struct node *n, struct node_volume *v, struct node_nfs_export *x,
                            struct control_error *e) may_yield
 {
+    bool here = v->state == NODE_VOLUME_OPEN;
     struct find_work find = {.path = x->path};
-    int r = node_fs_call(n, v, find_here, &find);
+    int r = here ? node_fs_call(n, v, find_here, &find) : 0;
     if (r < 0) {
         control_error_set(e, r, "Name a directory of the file system.", "%s in %s: %s", x->path, v->name,
                           error_text(r));
@@ -230,7 +232,7 @@ static int export_register(struct node *n, struct node_volume *v, struct node_nf
             "the client \"%s\" is not known", names.unknown != NULL ? names.unknown : "");
     if (r == 0) {
         struct nfs_export_options o = {.path = x->as,
-                                       .fs = v->fs,
+                                       .fs = here ? v->fs : NULL,
                                        .root_ino = find.attr.ino,
                                        .read_only = x->read_only,
                                        .squash = x->squash,
@@ -244,8 +246,10 @@ static int export_register(struct node *n, struct node_volume *v, struct node_nf
                               "%s cannot be exported as %s: %s", v->name, x->as, error_text(r));
     }
     free(names.out);
-    if (r == 0)
+    if (r == 0) {
         x->active = true;
+        x->away = !here;
+    }
     return r;
 }
 
@@ -253,7 +257,7 @@ static void export_withdraw(struct node *n, struct node_nfs_export *x) may_yield
 {
     if (!x->active)
         return;
-    x->active = false;
+    x->active = x->away = false;
     int r = nfs_server_remove_export(n->nfs, x->as);
     assert(r == 0);
 }
@@ -263,13 +267,44 @@ int node_nfs_start(struct node *n, struct node_volume *v)
     int result = 0;
     for (uint32_t i = 0; n->nfs != NULL && v->state == NODE_VOLUME_OPEN && i < v->nfs_count; i++) {
         struct control_error e;
-        int r = v->nfs[i].active ? 0 : export_register(n, v, &v->nfs[i], &e);
+        bool served = v->nfs[i].active && !v->nfs[i].away;
+        int r = served ? 0 : export_register(n, v, &v->nfs[i], &e);
         if (r < 0) {
             event_raise(LOG_ERROR_, "export-failed", "%s", e.text);
             result = r;
         }
     }
     return result;
+}
+
+/* A client that hears of a stale handle gives its mount up, so an export stays known without its volume. */
+void node_nfs_pause(struct node *n, struct node_volume *v)
+{
+    assert(v->state != NODE_VOLUME_OPEN);
+    for (uint32_t i = 0; n->nfs != NULL && i < v->nfs_count; i++) {
+        struct node_nfs_export *x = &v->nfs[i];
+        struct control_error e;
+        if (x->active && !x->away) {
+            int r = nfs_server_pause_export(n->nfs, x->as);
+            x->away = r == 0;
+            if (r < 0) /* no memory */
+                export_withdraw(n, x);
+        } else if (!x->active && v->state == NODE_VOLUME_FAILED && export_register(n, v, x, &e) < 0) {
+            LOG_WARNING("clients of %s are not told to wait: %s", x->as, e.text);
+        }
+    }
+}
+
+struct nfs_server *node_nfs_leave(struct node *n)
+{
+    struct nfs_server *s = n->nfs;
+    n->nfs = NULL;
+    LIST_FOREACH (&n->volumes, it) {
+        struct node_volume *v = CONTAINER_OF(it, struct node_volume, link);
+        for (uint32_t i = 0; i < v->nfs_count; i++)
+            v->nfs[i].active = v->nfs[i].away = false;
+    }
+    return s;
 }
 
 void node_nfs_stop(struct node *n, struct node_volume *v)
@@ -312,6 +347,7 @@ int node_nfs_set(struct node *n, struct node_volume *v, const struct node_nfs_ex
         memcpy(list, v->nfs, v->nfs_count * sizeof(*list));
     list[at] = *wanted;
     list[at].active = old != NULL && old->active;
+    list[at].away = old != NULL && old->away;
     v->nfs = list;
     v->nfs_count = MAX(v->nfs_count, at + 1);
     /* First tried, then recorded: what cannot be served is not remembered. */
@@ -330,6 +366,7 @@ int node_nfs_set(struct node *n, struct node_volume *v, const struct node_nfs_ex
         export_withdraw(n, now);
     } else {
         struct control_error ignored;
+        old->active = true; /* by what was just registered */
         (void)export_register(n, v, old, &ignored);
     }
 back:

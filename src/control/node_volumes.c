@@ -62,7 +62,8 @@ void node_volumes_release(struct node_volume **volumes, uint32_t count)
 
 const char *node_volume_state_name(const struct node_volume *v)
 {
-    static const char *const names[] = {"closed", "opening", "open", "failed", "closing", "deleting", "gone"};
+    static const char *const names[] = {"closed",  "opening",  "open",     "failed",
+                                        "closing", "deleting", "checking", "gone"};
     assert(v->state < ARRAY_SIZE(names));
     return names[v->state];
 }
@@ -206,6 +207,7 @@ void node_volume_open(struct node *n, struct node_volume *v)
         v->volume = NULL;
         v->retry_ns = reactor_now_ns() + 5 * NSEC_PER_SEC;
         volume_set_state(v, NODE_VOLUME_FAILED);
+        node_nfs_pause(n, v);
         return;
     }
     assert(v->volume != NULL);
@@ -222,7 +224,7 @@ void node_volume_close(struct node *n, struct node_volume *v)
     if (v->state != NODE_VOLUME_OPEN)
         return;
     volume_set_state(v, NODE_VOLUME_CLOSING);
-    node_export_stop(n, v);
+    node_export_pause(n, v);
     volume_quiesce(v);
     int r = volume_go(n, v, close_here);
     if (r < 0)
@@ -230,6 +232,31 @@ void node_volume_close(struct node *n, struct node_volume *v)
                   error_text(r));
     v->volume = NULL;
     volume_set_state(v, NODE_VOLUME_CLOSED);
+}
+
+int node_volume_alone(struct node *n, struct node_volume *v, int (*fn)(struct volume *v, void *arg),
+                      void *arg)
+{
+    if (v->state != NODE_VOLUME_OPEN)
+        return ERR_NODE_NOT_READY;
+    struct volume_work w = {.node = n, .v = v, .fn = fn, .arg = arg};
+    volume_set_state(v, NODE_VOLUME_CHECKING);
+    node_export_pause(n, v);
+    volume_quiesce(v);
+    int r = reactor_call(n->reactors[v->reactor].reactor, call_here, &w);
+    if (!v->is_fs || v->fs != NULL) {
+        volume_set_state(v, NODE_VOLUME_OPEN);
+        return r;
+    }
+    assert(r < 0);
+    int closed = volume_go(n, v, close_here);
+    if (closed < 0)
+        LOG_ERROR("closing the volume %s: %s", v->name, error_text(closed));
+    v->volume = NULL;
+    v->error = r;
+    v->retry_ns = reactor_now_ns() + 5 * NSEC_PER_SEC;
+    volume_set_state(v, NODE_VOLUME_FAILED);
+    return r;
 }
 
 static int status_here(struct volume *v, void *arg)

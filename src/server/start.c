@@ -208,10 +208,9 @@ static int nfs_start(struct server *s, struct control_error *e) may_yield
 }
 static void nfs_stop(struct server *s) may_yield
 {
-    if (s->node.nfs == NULL)
-        return;
-    nfs_server_stop(s->node.nfs);
-    s->node.nfs = NULL;
+    struct nfs_server *nfs = node_nfs_leave(&s->node);
+    if (nfs != NULL)
+        nfs_server_stop(nfs);
 }
 
 static int volumes_start(struct server *s, struct control_error *e) may_yield
@@ -219,8 +218,11 @@ static int volumes_start(struct server *s, struct control_error *e) may_yield
     node_set_state(&s->node, NODE_OPENING);
     return node_volumes_start(&s->node, e);
 }
+/* NFS goes first: a client that is not connected asks again, one that is told that its export is gone gives
+ * its mount up. */
 static void volumes_stop(struct server *s) may_yield
 {
+    nfs_stop(s);
     node_volumes_stop(&s->node);
 }
 
