@@ -30,6 +30,7 @@ fails 'an unknown option' 2 'not a mount option' ashlar mount files "$A" -o rw,n
 fails 'nothing is mounted yet' 1 'nothing is mounted' ashlar umount "$A"
 ok 'it is mounted' ashlar mount files "$A"
 ok 'the kernel knows it' mounted "$A"
+fails 'the same folder again' 1 'is a mount of Ashlar already' ashlar mount files "$A"
 ok 'and a second time, read-only' ashlar mount files "$B" -o ro,noatime
 fails 'where nothing can be written' any 'Read-only' touch "$B/x"
 

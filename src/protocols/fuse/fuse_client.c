@@ -357,6 +357,11 @@ static int check(const struct fuse_mount_options *o, FILE *err)
                 errno == ENOTCONN ? "        A mount process died there: ashlar umount it first.\n" : "");
         return 1;
     }
+    /* The kernel would lay it on top, and a mount whose process died may still answer from its cache. */
+    if (fuse_client_mounted(o->dir)) {
+        fprintf(err, "ashlar: %s is a mount of Ashlar already\n        ashlar umount it first.\n", o->dir);
+        return 1;
+    }
     if (!S_ISDIR(st.st_mode)) {
         fprintf(err, "ashlar: %s is not a directory\n", o->dir);
         return 1;

@@ -37,4 +37,7 @@ int fuse_client_mount(const struct fuse_mount_options *o, FILE *err);
  * after it said on err what is wrong, 1. */
 int fuse_client_unmount(const char *dir, bool force, bool lazy, FILE *err);
 
+/* A mount of ours is there, alive or dead. False also where that cannot be told. */
+bool fuse_client_mounted(const char *dir);
+
 #endif

@@ -73,6 +73,13 @@ static enum mounted find_mount(const char *path)
     return found;
 }
 
+bool fuse_client_mounted(const char *dir)
+{
+    char path[PATH_MAX];
+    return absolute(dir, path) && access("/proc/self/mountinfo", R_OK) == 0 &&
+           find_mount(path) == MOUNTED_ASHLAR;
+}
+
 /* Who is not root may unmount what he mounted through libfuse's helper. */
 static int helper(const char *path, bool lazy)
 {
