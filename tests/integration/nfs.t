@@ -78,6 +78,19 @@ ok 'the client goes on as if nothing had been' wait "$put"
 diag <"$TEST_TMP/put.log"
 ok 'and everything is there' "$NFSTREE" compare "$TEST_TMP/source" "$(nfs_url /killed)"
 
+# ---- a client that is there while the node stops in good order, or checks ----
+"$PYTHON" "$(dirname "$0")/../nfs/nfspoll.py" "$NODE_NFS_PORT" /killed "$TEST_TMP/poll.end" \
+    >"$TEST_TMP/poll.seen" 2>&1 &
+poll=$!
+EXTRA_PIDS+=("$poll")
+sleep 0.3
+ok 'a check while a client asks' ashlar fs check killed
+stop_node
+start_node || bail 'the node starts again'
+touch "$TEST_TMP/poll.end"
+ok 'the client goes on' wait "$poll"
+like "$(cat "$TEST_TMP/poll.seen")" '^0( 10008)?$' 'and never heard that its files are gone, only to try again'
+
 # ---- quotas ----
 ok 'a quota' ashlar fs grow killed 64M
 head -c 80000000 /dev/zero >"$TEST_TMP/large"
