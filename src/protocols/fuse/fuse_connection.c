@@ -320,8 +320,9 @@ void fuse_connection_note(struct fuse_connection *c, uint32_t kind, const void *
     counter_add(&c->fs->invalidates, 1);
     if (c->note_bytes >= FUSE_NOTES_MAX) {
         /* Those that wait stay; one more says that there were others. Then silence until they are read. */
-        struct fuse_job *last = CONTAINER_OF(c->out.prev, struct fuse_job, link);
-        if (c->note_bytes >= FUSE_NOTES_MAX + BLOCK_SIZE && last->is_note)
+        bool over = c->note_bytes >= FUSE_NOTES_MAX + BLOCK_SIZE;
+        if (over && !list_empty(&c->out) && /* the queue is empty while all of it is being sent */
+            CONTAINER_OF(c->out.prev, struct fuse_job, link)->is_note)
             return;
         kind = WIRE_NOTE_ALL;
         body_len = text_len = 0;
