@@ -46,8 +46,8 @@ struct node_store {
 };
 
 struct tree_node;              /* tree_internal.h */
-#define TREE_RANGES_MAX   16u  /* of one preparation */
-#define TREE_PREPARED_MAX 640u /* nodes of one preparation */
+#define TREE_RANGES_MAX   24u  /* of one preparation */
+#define TREE_PREPARED_MAX 896u /* nodes of one preparation */
 
 struct tree {
     const struct node_store *store;

@@ -165,6 +165,32 @@ static may_yield void quota_gone(struct fs_test *t)
 
 /* ---- Replies ---- */
 
+/* Set from the innermost outwards, a chain may be so long; a change meets all of it. */
+static may_yield void quota_chain(struct fs_test *t)
+{
+    uint64_t dirs[16], at = ROOT, f = 0;
+    const uint32_t last = ARRAY_SIZE(dirs) - 1;
+
+    for (uint32_t i = 0; i <= last; i++)
+        at = dirs[i] = folder(t, at, "sub", 0755);
+    for (uint32_t i = last + 1; i-- > 0;) {
+        CHECK_EQ(fs_quota_set(t->fs, dirs[i], GIB, 0), 0);
+        CHECK(scanned(t));
+    }
+    CHECK_EQ(quota_of(t, dirs[last]).parent, dirs[last - 1]);
+    f = file(t, dirs[last], "f", 0644);
+    (void)file(t, dirs[last], "g", 0644);
+    CHECK_EQ(fill(t, f, 10000), 0);
+    CHECK_EQ(quota_of(t, dirs[last - 1]).used_bytes, 3 * 4096);
+    CHECK_EQ(mv(t, dirs[last], "g", dirs[last], "f", 0), 0);
+    CHECK_EQ(quota_of(t, dirs[last - 1]).used_bytes, 0);
+    CHECK_EQ(rm(t, dirs[last], "f"), 0);
+    CHECK_EQ(rm_dir(t, dirs[last - 1], "sub"), 0);
+    CHECK_EQ(quota_of(t, dirs[last - 1]).used_inodes, 1);
+    for (uint32_t i = last; i-- > 0;)
+        CHECK_EQ(rm_dir(t, i ? dirs[i - 1] : ROOT, "sub"), 0);
+}
+
 static may_yield void replies(struct fs_test *t)
 {
     struct fs_reply_key key = {.client = {1, 2, 3}, .xid = 77, .procedure = 8, .checksum = 9}, other = key;
@@ -540,6 +566,7 @@ static may_yield void paths(struct fs_test *t)
 RUN(nested_quotas_are_hard_and_exact, quotas)
 RUN(a_quota_counts_what_was_there_before_it, quota_scan)
 RUN(files_without_a_name_count_until_they_go, quota_gone)
+RUN(a_chain_of_sixteen_quotas_is_charged_whole, quota_chain)
 RUN(a_reply_is_found_again_after_a_crash, replies)
 RUN(an_append_tells_after_a_crash_where_it_began, append_replies)
 RUN(share_modes_keep_others_out, opens)
@@ -558,6 +585,7 @@ int main(void)
         T(nested_quotas_are_hard_and_exact),
         T(a_quota_counts_what_was_there_before_it),
         T(files_without_a_name_count_until_they_go),
+        T(a_chain_of_sixteen_quotas_is_charged_whole),
         T(a_reply_is_found_again_after_a_crash),
         T(an_append_tells_after_a_crash_where_it_began),
         T(share_modes_keep_others_out),
