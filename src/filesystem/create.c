@@ -28,6 +28,7 @@ struct create_op {
     struct ino_reserve reserve;
     bool has_default;
     bool opened;
+    bool made;         /* its number is used, whatever the log says of it */
     uint64_t existing; /* ERR_FS_EXISTS: what the name is */
 };
 
@@ -230,6 +231,7 @@ static int create_instant(struct create_op *op, struct change *c, struct fs_attr
     r = create_take(op, n.generation, n.mode);
     if (r)
         return r;
+    op->made = true;
     acl_inherit_all(op, c, &n);
     if (op->c->type == FS_SYMLINK) {
         change_put(c, (struct tree_key){op->ino, ITEM_INLINE, 0}, op->c->target, op->c->target_len);
@@ -296,7 +298,7 @@ static may_yield int create_run(struct create_op *op, struct fs_attr *ret)
     } while (r == ERR_CHANGE_AGAIN);
     if (r && op->opened)
         fs_open_put(op->fs, op->ino, 0);
-    if (r && op->fs->next_ino == op->ino + 1)
+    if (r && !op->made && op->fs->next_ino == op->ino + 1)
         op->fs->next_ino = op->ino; /* nobody took another one since: it is as if it was never given away */
     return r;
 }
@@ -345,7 +347,7 @@ int fs_create(struct fs *fs, const struct fs_request *rq, uint64_t dir, const ch
     op.dir = dir;
     op.type = type_mode(c->type);
     op.wcc = ret_dir;
-    op.opened = false;
+    op.opened = op.made = false;
     if (ret_dir)
         *ret_dir = (struct fs_wcc){0};
     int r = create_valid(&op, name, len);
@@ -353,8 +355,11 @@ int fs_create(struct fs *fs, const struct fs_request *rq, uint64_t dir, const ch
         r = name_init(fs, name, len, &op.name);
     if (!r)
         r = create_run(&op, ret);
-    if (!r && c->type == FS_FILE && (c->attr.valid & FS_SET_SIZE) && c->attr.size > 0)
+    if (!r && c->type == FS_FILE && (c->attr.valid & FS_SET_SIZE) && c->attr.size > 0) {
         r = attr_set_size(fs, rq, op.ino, c->attr.size, true, ret);
+        if (r && op.opened)
+            fs_open_put(fs, op.ino, 0);
+    }
     if (r == ERR_FS_EXISTS && op.name.len > 0) {
         created = false;
         r = create_existing(&op, ret);
