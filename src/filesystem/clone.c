@@ -71,9 +71,11 @@ static int clone_look(struct clone_op *op, struct change *c, struct inode *to)
         r = ERR_CHANGE_AGAIN;
     if (!r && DIV_ROUND_UP(from.size, BLOCK_SIZE) < op->from_block + op->blocks)
         r = ERR_FS_INVALID; /* it was cut meanwhile */
-    /* A last block that is not the source's alone would show what is behind the end here. */
-    if (!r && op->end % BLOCK_SIZE && to->size > op->end &&
-        op->end < (op->to_block + op->blocks) * BLOCK_SIZE)
+    /* A last block that is not the source's alone would show what is behind the end here; one behind whose
+     * end the source was written meanwhile would leave bytes there that are no zeroes (rule Z). */
+    if (!r && op->end % BLOCK_SIZE && op->end < (op->to_block + op->blocks) * BLOCK_SIZE &&
+        (to->size > op->end ||
+         from.size > op->from_block * BLOCK_SIZE + (op->end - op->to_block * BLOCK_SIZE)))
         r = ERR_FS_INVALID;
     if (!r)
         r = access_check(op->fs, c, &op->rq->cred, &from, FS_MAY_READ);
