@@ -82,6 +82,7 @@ struct lock_op {
     uint64_t goes_on_at;
     struct fs_lock *conflict;
     uint32_t removals; /* promised */
+    uint32_t passes;   /* of one change */
     struct held *spare[LOCK_ADDITIONS_MAX];
 };
 
@@ -118,6 +119,11 @@ static struct held *spare_take(struct lock_op *op, uint64_t start, uint64_t end,
     assert(!"three are enough");
     return NULL;
 }
+
+/* Locks that were set in no order lie in more leaves than one change can prepare: after some passes, few at
+ * once, each with a range of its own. */
+#define PASSES_MANY    6u
+#define REMOVALS_APART 8u
 
 static void lock_want(struct lock_op *op, struct change *c)
 {
@@ -208,7 +214,8 @@ static int lock_instant(struct lock_op *op, struct change *c)
             lock_describe(conflict, op->conflict);
         return ERR_FS_LOCKED;
     }
-    lock_plan(fs, op->ino, op->l, op->end, op->set, &p);
+    lock_plan(fs, op->ino, op->l, op->end, op->set,
+              ++op->passes > PASSES_MANY ? REMOVALS_APART : LOCK_REMOVALS_MAX, &p);
     op->goes_on = p.end < op->end;
     op->goes_on_at = p.end + 1;
     if (p.nothing)
@@ -245,6 +252,7 @@ static may_yield int lock_try(struct lock_op *op)
     int r;
 
     change_init(&c, op->fs->volume);
+    op->passes = 0;
     c.deletes = !op->set;
     do {
         lock_want(op, &c);

@@ -68,8 +68,9 @@ struct lock_plan {
         uint32_t pid;
     } rests[2];
 };
+/* removals_max: about as many at most (5..LOCK_REMOVALS_MAX); what is left is another change's. */
 void lock_plan(const struct fs *fs, uint64_t ino, const struct fs_lock *l, uint64_t end, bool set,
-               struct lock_plan *ret);
+               uint32_t removals_max, struct lock_plan *ret);
 
 struct held *held_new(const struct fs_lock *l);
 /* Takes h. ERR_NO_MEMORY: a new file's entry. */

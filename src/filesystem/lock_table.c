@@ -287,9 +287,10 @@ static void plan_rests(struct lock_plan *p, const struct held *h)
         p->rests[p->rest_count++] = (struct lock_rest){p->end + 1, h->end, h->exclusive, h->pid};
 }
 
-/* Too many at once: only up to before the one with the LOCK_REMOVALS_MAX-th lowest start. The caller comes
- * again for the rest. */
-static uint64_t plan_cut(const struct lock_file *f, const struct fs_lock *l, uint64_t end)
+/* Too many at once: only up to before the one with the removals_max-th lowest start. The caller comes again
+ * for the rest. */
+static uint64_t plan_cut(const struct lock_file *f, const struct fs_lock *l, uint64_t end,
+                         uint32_t removals_max)
 {
     uint64_t cut = end;
 
@@ -304,7 +305,7 @@ static uint64_t plan_cut(const struct lock_file *f, const struct fs_lock *l, uin
             least = MIN(least, h->start);
             most = MAX(most, h->start);
         }
-        if (n <= LOCK_REMOVALS_MAX - 4)
+        if (n <= removals_max - 4)
             return cut;
         uint64_t from = MAX(least, l->start);
         if (most <= from)
@@ -316,7 +317,7 @@ static uint64_t plan_cut(const struct lock_file *f, const struct fs_lock *l, uin
 }
 
 void lock_plan(const struct fs *fs, uint64_t ino, const struct fs_lock *l, uint64_t end, bool set,
-               struct lock_plan *ret)
+               uint32_t removals_max, struct lock_plan *ret)
 {
     const struct lock_file *f = locks_of(fs, ino);
     struct lock_plan *p = ret;
@@ -324,8 +325,9 @@ void lock_plan(const struct fs *fs, uint64_t ino, const struct fs_lock *l, uint6
     *p = (struct lock_plan){.start = l->start, .end = end, .adds = set};
     p->new_start = l->start;
     p->new_end = end;
-    if (f && f->count > LOCK_REMOVALS_MAX - 4)
-        p->end = p->new_end = plan_cut(f, l, end);
+    assert(removals_max >= 5 && removals_max <= LOCK_REMOVALS_MAX);
+    if (f && f->count > removals_max - 4)
+        p->end = p->new_end = plan_cut(f, l, end, removals_max);
     if (f) {
         LIST_FOREACH (&f->held, it) {
             struct held *h = CONTAINER_OF(it, struct held, link);
