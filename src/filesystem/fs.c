@@ -278,6 +278,8 @@ int fs_statfs(struct fs *fs, const struct fs_request *rq, uint64_t ino, struct f
         s.available_bytes = s.free_bytes;
         s.available_inodes = s.free_inodes;
         if (!r)
+            r = volume_seen(fs->volume, &ino, 1);
+        if (!r)
             *ret = s;
     }
     if (!r)

@@ -173,6 +173,10 @@ int inode_read(struct fs *fs, uint64_t ino, uint32_t generation, struct inode *r
         r = ERR_FS_STALE;
     if (!r && ((generation != 0 && n.generation != generation) || (n.nlink == 0 && !open_is(fs, ino))))
         r = ERR_FS_STALE;
+    if (r == ERR_FS_STALE) { /* that it is gone is an answer, too (H3) */
+        int seen = volume_seen(fs->volume, &ino, 1);
+        r = seen ? seen : r;
+    }
     if (r)
         return r;
     *ret = n;

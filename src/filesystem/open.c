@@ -185,8 +185,9 @@ static may_yield int open_check(struct fs *fs, const struct fs_request *rq, uint
     if (rq->read_only && (truncate || (S_ISREG(n.mode) && (flags & FS_OPEN_WRITE))))
         return ERR_FS_READ_ONLY;
     r = access_read(fs, &rq->cred, &n, wanted_access(flags, truncate));
-    if (!r)
-        r = volume_seen(fs->volume, &ino, 1);
+    int seen = volume_seen(fs->volume, &ino, 1); /* before a refusal, too */
+    if (seen)
+        r = seen;
     if (!r && truncate && S_ISREG(n.mode))
         return attr_set_size(fs, rq, ino, 0, true, ret);
     if (!r)

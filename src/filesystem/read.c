@@ -139,13 +139,11 @@ static may_yield int read_all(struct fs *fs, const struct fs_request *rq, uint64
     do
         r = read_turn(&op, rq, len, &n);
     while (r == ERR_CHANGE_AGAIN);
-    if (r)
-        return r;
-    r = volume_seen(fs->volume, &ino, 1);
-    if (r) {
+    int seen = volume_seen(fs->volume, &ino, 1); /* before a refusal, too */
+    if (seen && !r)
         page_vec_put(ret);
-        return r;
-    }
+    if (seen || r)
+        return seen ? seen : r;
     if (op.len > 0)
         atime_note(fs, rq, &n);
     *ret_len = op.len;
