@@ -275,6 +275,8 @@ bool reap_for_space(struct fs *fs) may_yield;
 struct removal {
     bool now;            /* all of it, in this change */
     bool orphan;         /* an orphan's item was promised */
+    bool unmaps;         /* its blocks were promised to be unmapped */
+    uint64_t quota;      /* whose puts were promised */
     bool many;           /* it has more items than fit this change */
     uint32_t item_count; /* beside inode and extents */
     struct tree_key items[REMOVE_ITEMS_MAX];

@@ -197,7 +197,7 @@ int quota_decode(const void *bytes, uint32_t len, struct disk_quota *ret) MUST_C
 /* A directory that has a quota of its own goes: promises; reading; then n->quota is the one above, and the
  * quota is gone, or stays for files without a name that count for it. */
 void quota_drop_want(struct change *c, uint64_t dir);
-int quota_drop_check(struct change *c, const struct inode *n) MUST_CHECK;
+int quota_drop_check(struct fs *fs, struct change *c, const struct inode *n) MUST_CHECK;
 void quota_drop_apply(struct fs *fs, struct change *c, struct inode *n);
 /* Free bytes and inodes under all limits above: of statfs. */
 int quota_room(struct fs *fs, uint64_t quota, struct fs_statfs *io) MUST_CHECK may_yield;

@@ -58,7 +58,8 @@ void quota_want(struct fs *fs, struct change *c, uint64_t quota)
 {
     if (quota)
         change_want(c, quota_key(quota));
-    for (uint32_t i = 0; fs->quotas && i < QUOTA_CHAIN_MAX; i++)
+    /* Without any quota on the list, files without a name may still count for one that is gone. */
+    for (uint32_t i = 0; (quota || fs->quotas) && i < QUOTA_CHAIN_MAX; i++)
         change_will_put(c, sizeof(struct disk_quota));
 }
 
@@ -157,7 +158,7 @@ void quota_drop_want(struct change *c, uint64_t dir)
     change_will_delete(c);
 }
 
-int quota_drop_check(struct change *c, const struct inode *n)
+int quota_drop_check(struct fs *fs, struct change *c, const struct inode *n)
 {
     struct disk_quota d;
     const void *value;
@@ -166,6 +167,8 @@ int quota_drop_check(struct change *c, const struct inode *n)
     if (n->quota != n->ino)
         return 0;
     int r = quota_item(c, n->ino, &d);
+    if (!r) /* one more above than the chain from here on has: the inode is charged to it when it goes */
+        r = quota_check(fs, c, le64_get(d.parent), 0, 0);
     if (!r)
         r = change_get(c, list_key(n->ino), &value, &len);
     return r == ERR_NOT_FOUND ? 0 : r;

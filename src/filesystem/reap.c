@@ -64,6 +64,8 @@ void remove_will(struct fs *fs, struct change *c, const struct inode *hint, stru
 {
     rm->now = removable(fs, hint) && !rm->many;
     rm->orphan = !rm->now || hint->blocks > CERTAIN_BLOCKS;
+    rm->unmaps = rm->now && hint->blocks > 0;
+    rm->quota = hint->quota;
     rm->item_count = 0;
     c->deletes = true;
     if (hint->quota)
@@ -75,7 +77,7 @@ void remove_will(struct fs *fs, struct change *c, const struct inode *hint, stru
     want_items(c, hint);
     for (uint32_t i = 0; i < 1 + REMOVE_ITEMS_MAX; i++)
         change_will_delete(c);
-    if (hint->blocks > 0)
+    if (rm->unmaps)
         change_will_unmap(c, hint->ino, 0, BLOCKS_END);
 }
 
@@ -117,6 +119,8 @@ int remove_plan(struct fs *fs, struct change *c, const struct inode *n, struct r
     bool more;
     int r = 0;
 
+    if (n->quota != rm->quota || (rm->now && n->blocks > 0 && !rm->unmaps))
+        return ERR_CHANGE_AGAIN;
     if (rm->now != (removable(fs, n) && !rm->many) || (rm->now && n->blocks > CERTAIN_BLOCKS && !rm->orphan))
         return ERR_CHANGE_AGAIN;
     if (n->quota)

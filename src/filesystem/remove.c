@@ -91,7 +91,7 @@ static int remove_check(struct remove_op *op, struct change *c, struct inode *di
     if (!r && op->last != (op->directory || n->nlink <= 1))
         r = ERR_CHANGE_AGAIN;
     if (!r && op->last && op->directory)
-        r = quota_drop_check(c, n);
+        r = quota_drop_check(op->fs, c, n);
     if (!r && op->last)
         r = remove_plan(op->fs, c, n, &op->removal);
     return r;

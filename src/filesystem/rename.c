@@ -249,7 +249,7 @@ static int rename_check(struct rename_op *op, struct change *c)
     if (op->removes && !op->last)
         return ERR_CHANGE_AGAIN;
     if (op->removes && S_ISDIR(to->n.mode))
-        r = quota_drop_check(c, &to->n);
+        r = quota_drop_check(op->fs, c, &to->n);
     if (op->removes && !r)
         r = remove_plan(op->fs, c, &to->n, &op->removal);
     return r;
