@@ -53,7 +53,7 @@ while read -r command; do
     ok "$command --help" ashlar $command --help
     group=${command%% *}
     case $group in drive | volume) page=ashlar-$group.1 ;; export | unexport) page=ashlar-export.1 ;;
-    fs | quota) page=ashlar-fs.1 ;;
+    fs | quota) page=ashlar-fs.1 ;; mount | umount) page=ashlar-mount.1 ;;
     scrub | repair) page=ashlar-scrub.1 ;; check | inspect) page=ashlar-$group.1 ;; *) page=ashlar.1 ;; esac
     text=$(MANWIDTH=300 man -l "$LIB_ROOT/man/$page" 2>/dev/null | col -b)
     missing=

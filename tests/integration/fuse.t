@@ -12,7 +12,9 @@ mkdir "$A" "$B"
 
 # Whatever happens, no mount stays behind.
 unmount_all() {
+    local rc=$?
     for dir in "$A" "$B"; do umount -l "$dir" 2>/dev/null; done
+    (exit $rc)
     _cleanup
 }
 trap unmount_all EXIT
