@@ -41,7 +41,7 @@ static void draw_pool(struct sim_random *r, struct sim_swarm *w)
 static void draw_workload(struct sim_random *r, struct sim_swarm *w)
 {
     w->clients = (uint32_t)PICK(r, 1, 2, 4, 8, 16);
-    w->ops = 1000 + (uint32_t)sim_random_below(r, 300);
+    w->ops = 1000 + (uint32_t)sim_random_below(r, 60);
     static const uint32_t usual[SWARM_OPS] = {40, 40, 6, 4, 6, 1, 4, 1, 1};
     for (int i = 0; i < SWARM_OPS; i++) {
         bool absent = i >= SWARM_UNMAP && sim_random_below(r, 3) == 0;
