@@ -13,47 +13,15 @@ import sys
 import threading
 import time
 
-PORTMAP, NFS, MOUNT, NLM, NSM = 100000, 100003, 100005, 100021, 100024
+from rpc import NFS, NLM, NSM, Rpc, opaque, receive_record, send_record
+
 GRANTED, DENIED, BLOCKED, STALE = 0, 1, 3, 7
-
-
-def opaque(data):
-    return struct.pack('>I', len(data)) + data + b'\0' * (-len(data) % 4)
-
-
-def receive(s, n):
-    data = b''
-    while len(data) < n:
-        more = s.recv(n - len(data))
-        if not more:
-            raise EOFError
-        data += more
-    return data
 
 
 def holds(condition, what):
     print('%s: %s' % ('holds' if condition else 'DOES NOT HOLD', what), flush=True)
     if not condition:
         sys.exit(1)
-
-
-class Rpc:
-    def __init__(self, port):
-        self.s = socket.create_connection(('127.0.0.1', port))
-        self.xid = int(time.time()) & 0xffffff
-
-    def call(self, program, version, procedure, args):
-        self.xid += 1
-        credential = struct.pack('>I', 0) + opaque(b'test') + struct.pack('>III', 0, 0, 0)
-        message = struct.pack('>IIIIII', self.xid, 0, 2, program, version, procedure)
-        message += struct.pack('>I', 1) + opaque(credential) + struct.pack('>II', 0, 0) + args
-        self.s.sendall(struct.pack('>I', 0x80000000 | len(message)) + message)
-        length = struct.unpack('>I', receive(self.s, 4))[0] & 0x7fffffff
-        reply = receive(self.s, length)
-        holds_quietly = struct.unpack('>IIIIII', reply[:24])
-        if holds_quietly[0] != self.xid or holds_quietly[5] != 0:
-            holds(False, 'RPC reply %r' % (holds_quietly,))
-        return reply[24:]
 
 
 class Client:
@@ -100,20 +68,16 @@ class Server:
         while True:
             connection, _ = self.listener.accept()
             try:
-                length = struct.unpack('>I', receive(connection, 4))[0] & 0x7fffffff
-                message = receive(connection, length)
+                message = receive_record(connection)
                 xid, _, _, program, _, procedure = struct.unpack('>IIIIII', message[:24])
                 reply = struct.pack('>IIIIII', xid, 1, 0, 0, 0, 0) + self.handler(program, procedure, message[40:])
-                connection.sendall(struct.pack('>I', 0x80000000 | len(reply)) + reply)
+                send_record(connection, reply)
             except EOFError:
                 pass
 
 
 def open_file(rpc, export, name):
-    reply = rpc.call(MOUNT, 3, 1, opaque(export))
-    holds(struct.unpack('>I', reply[:4])[0] == 0, 'MOUNT')
-    length = struct.unpack('>I', reply[4:8])[0]
-    root = reply[8:8 + length]
+    root = rpc.mount(export)
     attributes = struct.pack('>II', 1, 0o644) + struct.pack('>IIIII', 0, 0, 0, 0, 0)
     reply = rpc.call(NFS, 3, 8, opaque(root) + opaque(name) + struct.pack('>I', 0) + attributes)
     holds(struct.unpack('>II', reply[:8]) == (0, 1), 'CREATE')
@@ -172,7 +136,7 @@ def second(a, b):
 
 def main():
     rpc = Rpc(int(sys.argv[1]))
-    handle = open_file(rpc, sys.argv[2].encode(), b'locked')
+    handle = open_file(rpc, sys.argv[2], b'locked')
     steps = {'first': first, 'second': second}[sys.argv[3]]
     steps(Client(rpc, handle, b'hosta', 1), Client(rpc, handle, b'hostb', 2))
 
