@@ -138,11 +138,12 @@ static uint64_t cell_of(const struct state *s, const struct cell *cell)
                           : s->items[cell->object][cell->at];
 }
 
-/* C2. What was seen is acknowledged. */
+/* C2. What was seen is acknowledged: the oldest state that it can have been, since holes and clones come back
+ * (0, then a write, then 0 again, all while it was read). */
 static void cell_seen(struct seed *s, const struct cell *cell, uint64_t value, uint64_t from)
 {
     struct changes *c = s->changes;
-    for (uint64_t i = c->count; i-- > from;) {
+    for (uint64_t i = from; i < c->count; i++) {
         if (cell_of(&c->states[i], cell) != value)
             continue;
         while (i > 0 && cell_of(&c->states[i - 1], cell) == value)
