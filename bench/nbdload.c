@@ -5,25 +5,20 @@
  * the client's own CPU. It waits for a line on standard input before and after the timed part (--sync), so
  * that whoever started it can read the server's clocks at those moments.
  */
+#include "load.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <libnbd.h>
 #include <poll.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CONNECTIONS_MAX 16
 #define DEPTH_MAX       128
-/* Latencies are counted in buckets 1/32 of a power of two wide: at most 3 % off. */
-#define BUCKET_BITS 5
-#define BUCKETS     (64 << BUCKET_BITS)
 
 struct options {
     const char *uri;
@@ -64,51 +59,9 @@ static struct options opt = {.block = 4096,
                              .seconds = 5,
                              .seed = 1};
 static struct connection connections[CONNECTIONS_MAX];
-static uint64_t histogram[BUCKETS];
-static uint64_t operations, errors, random_state;
+static struct load_latencies latencies;
+static uint64_t errors, random_state;
 static bool stopping, timed;
-
-static uint64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static uint64_t next_random(void)
-{
-    random_state += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t x = random_state;
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
-static unsigned bucket_of(uint64_t ns)
-{
-    if (ns < 1u << BUCKET_BITS)
-        return (unsigned)ns;
-    unsigned shift = 63u - (unsigned)__builtin_clzll(ns) - BUCKET_BITS;
-    return ((shift + 1) << BUCKET_BITS) + (unsigned)((ns >> shift) & ((1u << BUCKET_BITS) - 1));
-}
-
-/* The lower end of a bucket. */
-static double bucket_ns(unsigned bucket)
-{
-    unsigned shift = bucket >> BUCKET_BITS, low = bucket & ((1u << BUCKET_BITS) - 1);
-    return shift == 0 ? low : (double)(((uint64_t)low | 1u << BUCKET_BITS) << (shift - 1));
-}
-
-static double percentile_us(double share)
-{
-    uint64_t wanted = (uint64_t)((double)operations * share), seen = 0;
-    for (unsigned i = 0; i < BUCKETS; i++) {
-        seen += histogram[i];
-        if (seen > wanted)
-            return bucket_ns(i) / 1000;
-    }
-    return 0;
-}
 
 static int answered(void *ctx, int *error)
 {
@@ -118,17 +71,15 @@ static int answered(void *ctx, int *error)
     r->connection->in_flight--;
     if (*error)
         errors++;
-    else if (timed) {
-        operations++;
-        histogram[bucket_of(clock_ns() - r->sent_ns)]++;
-    }
+    else if (timed)
+        load_latency_add(&latencies, load_now_ns() - r->sent_ns);
     return 1;
 }
 
 static uint64_t choose_block(struct connection *c)
 {
     if (!opt.sequential)
-        return c->first + next_random() % (c->last - c->first);
+        return c->first + load_random(&random_state) % (c->last - c->first);
     uint64_t block = c->next++;
     if (c->next == c->last) {
         c->next = c->first;
@@ -142,9 +93,9 @@ static void send_one(struct connection *c, struct request *r)
 {
     nbd_completion_callback done = {.callback = answered, .user_data = r};
     uint64_t offset = choose_block(c) * opt.block;
-    bool reads = next_random() % 100 < opt.read_percent;
+    bool reads = load_random(&random_state) % 100 < opt.read_percent;
     r->in_use = true;
-    r->sent_ns = clock_ns();
+    r->sent_ns = load_now_ns();
     c->in_flight++;
     int64_t cookie;
     if (reads)
@@ -152,7 +103,7 @@ static void send_one(struct connection *c, struct request *r)
     else {
         /* So that no two blocks are the same, at a cost that does not matter. */
         for (uint64_t i = 0; i < opt.block; i += 4096) {
-            uint64_t word = next_random();
+            uint64_t word = load_random(&random_state);
             memcpy(r->buf + i, &word, sizeof(word));
         }
         cookie =
@@ -209,8 +160,8 @@ static bool any_in_flight(void)
 
 static void run_for(double seconds)
 {
-    uint64_t end = clock_ns() + (uint64_t)(seconds * 1e9);
-    while (!stopping && clock_ns() < end) {
+    uint64_t end = load_now_ns() + (uint64_t)(seconds * 1e9);
+    while (!stopping && load_now_ns() < end) {
         fill_all();
         pump();
     }
@@ -233,52 +184,34 @@ static void open_all(void)
             c->requests[k].connection = c;
             c->requests[k].buf = aligned_alloc(4096, opt.block);
             assert(c->requests[k].buf);
-            for (uint64_t w = 0; w < opt.block; w += sizeof(uint64_t)) {
-                uint64_t word = next_random();
-                memcpy(c->requests[k].buf + w, &word, sizeof(word));
-            }
+            load_random_fill(&random_state, c->requests[k].buf, opt.block);
         }
     }
 }
 
 static void wait_for_line(const char *what)
 {
-    char line[16];
-    if (!opt.sync)
-        return;
-    printf("%s\n", what);
-    fflush(stdout);
-    if (!fgets(line, sizeof(line), stdin))
-        exit(1);
-}
-
-static double own_cpu_s(void)
-{
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+    if (opt.sync)
+        load_wait_for_line(what);
 }
 
 static void measure(void)
 {
-    double cpu = own_cpu_s();
-    uint64_t start = clock_ns();
+    double cpu_s = load_own_cpu_s();
+    uint64_t start = load_now_ns();
     timed = true;
     run_for(opt.fill ? 1e6 : opt.seconds);
     timed = false;
-    double seconds = (double)(clock_ns() - start) / 1e9;
-    cpu = own_cpu_s() - cpu;
+    struct load_result result = {.seconds = (double)(load_now_ns() - start) / 1e9,
+                                 .cpu_s = load_own_cpu_s() - cpu_s,
+                                 .operations = latencies.count,
+                                 .bytes = latencies.count * opt.block};
     wait_for_line("done");
     stopping = true;
     while (any_in_flight())
         pump();
-    printf("{\"seconds\": %.3f, \"operations\": %llu, \"errors\": %llu, \"ops_per_s\": %.1f, \"mib_per_s\": "
-           "%.1f, "
-           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"client_cpu_us\": %.2f}\n",
-           seconds, (unsigned long long)operations, (unsigned long long)errors, (double)operations / seconds,
-           (double)operations * (double)opt.block / seconds / 1048576, percentile_us(0.5),
-           percentile_us(0.99), percentile_us(0.999), operations ? cpu * 1e6 / (double)operations : 0);
+    result.errors = errors;
+    load_print(&result, &latencies);
 }
 
 static void usage(void)
@@ -291,10 +224,8 @@ static void usage(void)
 
 static uint64_t number(const char *text)
 {
-    char *end;
-    errno = 0;
-    unsigned long long n = strtoull(text, &end, 10);
-    if (errno || end == text || *end)
+    uint64_t n;
+    if (!load_number(text, &n))
         usage();
     return n;
 }
