@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define FIBERS_MAX_DEFAULT 16384u
+#define FIBERS_MAX_DEFAULT 24576u /* each is two mappings; Linux gives a process 65530 */
 #define STACK_DEFAULT      (ASHLAR_ASAN ? 256 * KIB : 64 * KIB)
 #define ROUNDS_MAX         4
 

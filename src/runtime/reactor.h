@@ -15,7 +15,7 @@ struct reactor_options {
     struct memory_budget *budget; /* shared by the reactors of a process; outlives them */
     size_t chunk_bytes;           /* growth step of page memory and its longest run; 0: by the budget,
                                      4 MiB or more */
-    uint32_t fibers_max;          /* 0: 16384 */
+    uint32_t fibers_max;          /* 0: 24576 */
     size_t stack_bytes;           /* 0: 64 KiB (ASan builds: 256 KiB) */
     uint32_t index;               /* 0.. within the process; names the thread */
 };

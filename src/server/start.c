@@ -11,6 +11,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -195,12 +196,24 @@ static void fuse_stop(struct server *s) may_yield
     s->node.fuse = NULL;
 }
 
+/* NFS clients that may be connected, resting ones included. Each holds a page, for which an eighth of the
+ * budget is enough, and a descriptor, of which a quarter is left to drives, other protocols and ourselves. */
+static uint32_t nfs_connections(const struct server *s)
+{
+    uint64_t n = MIN(NFS_CONNECTIONS_MAX, s->budget.limit_bytes / 8 / BLOCK_SIZE);
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY)
+        n = MIN(n, files.rlim_cur / 4 * 3);
+    return (uint32_t)MAX(n, 16u); /* 0 would be the default */
+}
+
 static int nfs_start(struct server *s, struct control_error *e) may_yield
 {
     if (!s->nfs_wanted)
         return 0;
     uint64_t share = s->budget.limit_bytes / 4 / s->node.reactor_count;
-    struct nfs_server_options o = {.limits = {.reactor_bytes = MIN(MAX(share, 16 * MIB), 256 * MIB)}};
+    struct nfs_server_options o = {
+        .limits = {.connections = nfs_connections(s), .reactor_bytes = MIN(MAX(share, 16 * MIB), 256 * MIB)}};
     int r = nfs_server_start(&o, &s->node.nfs);
     if (r < 0)
         control_error_set(e, r, "", "the NFS server cannot be started: %s", error_text(r));

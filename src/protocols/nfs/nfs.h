@@ -17,10 +17,13 @@
 #define NFS_EXPORT_MAX   255u              /* bytes of an export's path */
 #define NFS_TRANSFER_MAX ((uint32_t)(MIB)) /* bytes of one READ or WRITE: rtmax, wtmax */
 
+/* Each connection that rests is a fiber: a page of the budget and some 8 KiB of stack and heap beside it. */
+#define NFS_CONNECTIONS_MAX 16384u
+
 struct nfs_server;
 
 struct nfs_limits {            /* 0: the default */
-    uint32_t connections;      /* 8192; a newcomer beyond them ends the one that is idle longest */
+    uint32_t connections;      /* 16384; a newcomer beyond them ends the one that is idle longest */
     uint32_t requests;         /* under way per connection; 256 */
     uint64_t connection_bytes; /* payload under way per connection, replies that it did not read yet included;
                                   16 MiB (but one request is always admitted) */

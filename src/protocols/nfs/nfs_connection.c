@@ -543,17 +543,34 @@ void nfs_connection_drain(struct nfs_connection *c)
     waitq_wake_all(&c->room);
 }
 
-bool nfs_connection_evict_idle(struct nfs_shard *shard)
+/* Those that never asked for anything are in front of all others. */
+static uint64_t idle_rank(const struct nfs_connection *c)
+{
+    return c->ops == 0 ? c->active_ns / 2 : UINT64_MAX / 2 + c->active_ns / 2;
+}
+
+static struct nfs_connection *idlest(const struct nfs_shard *shard)
 {
     struct nfs_connection *victim = NULL;
     LIST_FOREACH (&shard->connections, l) {
         struct nfs_connection *c = CONTAINER_OF(l, struct nfs_connection, link);
         if (c->closing || c->requests > 0)
             continue;
-        if (victim == NULL || (c->ops == 0) > (victim->ops == 0) ||
-            ((c->ops == 0) == (victim->ops == 0) && c->active_ns < victim->active_ns))
+        if (victim == NULL || idle_rank(c) < idle_rank(victim))
             victim = c;
     }
+    return victim;
+}
+
+uint64_t nfs_connection_idle_rank(const struct nfs_shard *shard)
+{
+    const struct nfs_connection *c = idlest(shard);
+    return c != NULL ? idle_rank(c) : UINT64_MAX;
+}
+
+bool nfs_connection_evict_idle(struct nfs_shard *shard)
+{
+    struct nfs_connection *victim = idlest(shard);
     if (victim == NULL)
         return false;
     counter_add(&shard->evicted, 1);

@@ -265,6 +265,8 @@ void nfs_connection_drain(struct nfs_connection *c);
 void nfs_connection_break(struct nfs_connection *c);
 /* Of a shard, the one that is idle longest; those that never asked for anything first. False: none. */
 bool nfs_connection_evict_idle(struct nfs_shard *shard);
+/* To compare that one with those of other shards: the smaller goes first. UINT64_MAX: there is none. */
+uint64_t nfs_connection_idle_rank(const struct nfs_shard *shard);
 
 /* ---- nfs_receive.c ---- */
 

@@ -25,7 +25,11 @@
 #define REACTOR_BYTES_MIN (8 * MIB)
 #define ACCEPT_PAUSE      (20 * NSEC_PER_MSEC)
 #define WARN_PAUSE        (10 * NSEC_PER_SEC)
-#define DATAGRAM_MAX      8192u
+#define ROOM_POLL         NSEC_PER_MSEC
+#define ROOM_POLLS        50
+/* Above the limit, while those that make room are on their way out. */
+#define CONNECTIONS_BESIDE 16u
+#define DATAGRAM_MAX       8192u
 
 #define DEFAULT(field, value)   \
     do {                        \
@@ -35,7 +39,7 @@
 
 static void limits_fill_in(struct nfs_limits *l)
 {
-    DEFAULT(connections, 8192);
+    DEFAULT(connections, NFS_CONNECTIONS_MAX);
     DEFAULT(requests, 256);
     DEFAULT(connection_bytes, 16 * MIB);
     DEFAULT(reactor_bytes, 64 * MIB);
@@ -202,15 +206,64 @@ void nfs_peer_init(struct nfs_peer *p, const char *text, const char *ip)
         memset(p->address, 0, sizeof(p->address));
 }
 
+static uint32_t connection_count(const struct nfs_server *s)
+{
+    return __atomic_load_n(&s->connections, __ATOMIC_RELAXED);
+}
+
+struct idlest {
+    struct nfs_shard *shard;
+    uint64_t rank;
+};
+
+static int idlest_there(void *arg)
+{
+    struct idlest *q = arg;
+    q->rank = nfs_connection_idle_rank(q->shard);
+    return 0;
+}
+
+static int evict_there(void *arg)
+{
+    struct idlest *q = arg;
+    return nfs_connection_evict_idle(q->shard) ? 0 : ERR_NOT_FOUND;
+}
+
+/* Of all shards: connections leave home with their first handle, so those that rest are elsewhere. Asked one
+ * after the other, the answers may be a moment old. */
+static void evict_idlest(struct nfs_server *s) may_yield
+{
+    struct idlest best = {.rank = UINT64_MAX};
+    LIST_FOREACH (&s->shards, l) {
+        struct idlest q = {.shard = CONTAINER_OF(l, struct nfs_shard, link)};
+        int err = reactor_call(q.shard->reactor, idlest_there, &q); /* N1: shards stay */
+        if (err == 0 && q.rank < best.rank)
+            best = q;
+    }
+    if (best.shard != NULL && reactor_call(best.shard->reactor, evict_there, &best) != 0)
+        LOG_DEBUG("nfs: the connection that was to make room has gone, or is busy again");
+}
+
+/* Room for one more: whoever is idle longest goes. Going takes a moment, which a newcomer waits for only if
+ * many came at once. */
+static void make_room(struct nfs_server *s) may_yield
+{
+    if (connection_count(s) < s->limits.connections)
+        return;
+    evict_idlest(s);
+    for (int i = 0; i < ROOM_POLLS && connection_count(s) >= s->limits.connections + CONNECTIONS_BESIDE; i++)
+        if (fiber_sleep(ROOM_POLL) != 0)
+            return;
+}
+
 static void accepted(struct nfs_server *s, struct stream *stream) may_yield
 {
     struct nfs_connection_start o = {.shard = s->home_shard, .stream = stream};
     s->accepted++;
     rpc_record_init(&o.record);
-    if (__atomic_load_n(&s->connections, __ATOMIC_RELAXED) >= s->limits.connections)
-        nfs_connection_evict_idle(s->home_shard);
+    make_room(s);
     int err = ERR_TOO_MANY_CLIENTS;
-    if (__atomic_load_n(&s->connections, __ATOMIC_RELAXED) < s->limits.connections + 16) {
+    if (connection_count(s) < s->limits.connections + CONNECTIONS_BESIDE) {
         __atomic_fetch_add(&s->connections, 1, __ATOMIC_RELAXED);
         err = nfs_connection_begin(&o);
         if (err != 0)
@@ -242,7 +295,7 @@ static void listener_run(void *arg) may_yield
         if (reactor_now_ns() - l->warned_ns > WARN_PAUSE || l->warned_ns == 0)
             LOG_WARNING("nfs: %s: cannot accept: %s", listener_address(l->listener), error_text(err));
         l->warned_ns = reactor_now_ns();
-        nfs_connection_evict_idle(l->server->home_shard);
+        evict_idlest(l->server);
         if (fiber_sleep(ACCEPT_PAUSE) != 0)
             return;
     }

@@ -22,6 +22,7 @@ static struct reactor *home, *shard;
 static struct fs *a, *b;
 static struct nfs_server *server;
 static void (*body)(void);
+static struct nfs_limits limits;
 
 static int fs_make(void *arg)
 {
@@ -40,7 +41,7 @@ static int fs_drop(void *arg)
 static void run_home(void *arg) may_yield
 {
     (void)arg;
-    struct nfs_server_options o = {0};
+    struct nfs_server_options o = {.limits = limits};
     struct nfs_export_options e = {.path = "/a", .squash = NFS_SQUASH_NONE};
     CHECK_EQUAL(reactor_call(shard, fs_make, NULL), 0);
     a = fake_fs_new(1);
@@ -263,6 +264,48 @@ static void an_export_of_another_reactor_is_removed_under_its_clients(void **sta
     run(gone_body);
 }
 
+/* All that rest have gone to their file system's reactor; the newcomers arrive at home. */
+static void full_body(void) may_yield
+{
+    enum { RESTING = 60, NEWCOMERS = 40 };
+    static struct client resting[RESTING], newcomer[NEWCOMERS];
+    struct client busy;
+    struct handle root;
+    struct attr attr;
+    struct nfs_server_status s;
+    for (int i = 0; i < RESTING; i++) {
+        CHECK_EQUAL(client_open(&resting[i], tcp_address), 0);
+        CHECK_EQUAL(client_mount(&resting[i], "/b", &root), MNT3_OK);
+        CHECK_EQUAL(client_getattr(&resting[i], &root, &attr), NFS3_OK);
+    }
+    CHECK_EQUAL(client_open(&busy, tcp_address), 0);
+    CHECK_EQUAL(connections_at(shard), RESTING);
+    for (int i = 0; i < NEWCOMERS; i++) {
+        CHECK_EQUAL(client_mount(&busy, "/b", &root), MNT3_OK);
+        CHECK_EQUAL(client_getattr(&busy, &root, &attr), NFS3_OK);
+        CHECK_EQUAL(client_open(&newcomer[i], tcp_address), 0);
+        CHECK_EQUAL(client_mount(&newcomer[i], "/b", &root), MNT3_OK);
+        CHECK_EQUAL(client_getattr(&newcomer[i], &root, &attr), NFS3_OK);
+    }
+    CHECK_EQUAL(client_getattr(&newcomer[0], &root, &attr), NFS3_OK); /* it was not the one to go */
+    nfs_server_get_status(server, &s);
+    CHECK_EQUAL(s.refused, 0);
+    CHECK(s.connections <= RESTING + 1 + 16);
+    CHECK_EQUAL(s.evicted, NEWCOMERS);
+    for (int i = 0; i < RESTING; i++)
+        client_close(&resting[i]);
+    for (int i = 0; i < NEWCOMERS; i++)
+        client_close(&newcomer[i]);
+    client_close(&busy);
+}
+
+static void who_rests_on_another_reactor_makes_room_for_a_newcomer(void **state)
+{
+    limits.connections = 61;
+    run(full_body);
+    memset(&limits, 0, sizeof(limits));
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -285,6 +328,7 @@ int main(void)
         cmocka_unit_test(a_connection_goes_where_its_files_are),
         cmocka_unit_test(calls_of_two_file_systems_in_flight_are_all_answered),
         cmocka_unit_test(an_export_of_another_reactor_is_removed_under_its_clients),
+        cmocka_unit_test(who_rests_on_another_reactor_makes_room_for_a_newcomer),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
