@@ -12,7 +12,7 @@ import statistics
 import subprocess
 
 import comparison
-from comparison import Node, Server, goals, median
+from comparison import Node, Server, free_port, goals, median
 
 
 class Workload:
@@ -85,7 +85,7 @@ def start_ashlard(args, folder, workload):
     memory = '256M' if workload.ours == 'drive' else '4G'
     drives = '2' if workload.protect != 'none' else '1'
     server = Node(args, folder, 'nbd+unix:///v?socket=%s/node/nbd.sock' % folder,
-                  ['--nbd-port', str(comparison.free_port()), '--nfs-port', '0', '--memory', memory, '--drives', drives,
+                  ['--nbd-port', str(free_port()), '--nfs-port', '0', '--memory', memory, '--drives', drives,
                    '--drive-size', '16G'])
     server.tell('volume', 'create', 'v', '--size', str(args.size), '--protect', workload.protect)
     server.tell('export', 'v', '--nbd')

@@ -7,11 +7,9 @@ peer's. Its servers are measured in turn, several times over, so that drift hits
 import argparse
 import json
 import os
-import random
 import resource
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,6 +17,8 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(os.path.dirname(HERE), 'tests', 'demo'))
+from node import free_port  # noqa: E402
 GIB = 1 << 30
 TICKS = os.sysconf('SC_CLK_TCK')
 
@@ -45,19 +45,6 @@ def goals(rate=None, p50=None, p99=None, cpu=None, time_s=None):
 
 
 # ---- Servers ----
-
-def free_port():
-    """Below the range of outgoing connections, so that none of those has it when a stopped node comes back."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as s:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                s.bind(('127.0.0.1', port))
-                return port
-            except OSError:
-                continue
-
 
 def allow_many_files():
     """Some servers keep few files open under a small limit, and pay for it."""

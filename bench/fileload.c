@@ -225,12 +225,6 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void wait_for_line(const char *what)
-{
-    if (opt.sync)
-        load_wait_for_line(what);
-}
-
 static void measure(int top)
 {
     static struct load_latencies all;
@@ -242,7 +236,7 @@ static void measure(int top)
         errno = pthread_create(&workers[i].thread, NULL, work, &workers[i]);
         must(errno == 0, "thread");
     }
-    wait_for_line("ready");
+    load_wait_for_line(opt.sync, "ready");
     double cpu_s = load_own_cpu_s();
     uint64_t start = load_now_ns();
     pthread_barrier_wait(&barrier);
@@ -250,7 +244,7 @@ static void measure(int top)
         pthread_join(workers[i].thread, NULL);
     result.seconds = (double)(load_now_ns() - start) / 1e9;
     result.cpu_s = load_own_cpu_s() - cpu_s;
-    wait_for_line("done");
+    load_wait_for_line(opt.sync, "done");
     for (unsigned i = 0; i < opt.threads; i++) {
         load_latencies_merge(&all, &workers[i].latencies);
         result.errors += workers[i].errors;

@@ -52,9 +52,11 @@ bool load_number(const char *text, uint64_t *ret)
     return true;
 }
 
-void load_wait_for_line(const char *what)
+void load_wait_for_line(bool wanted, const char *what)
 {
     char line[16];
+    if (!wanted)
+        return;
     printf("%s\n", what);
     fflush(stdout);
     if (fgets(line, sizeof(line), stdin) == NULL)

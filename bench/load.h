@@ -22,9 +22,9 @@ double load_own_cpu_s(void);
 /* A decimal number, nothing else. */
 bool load_number(const char *text, uint64_t *ret);
 
-/* Prints what, and waits for a line on standard input: whoever started us reads the server's clocks then.
- * Ends the process if standard input ends. */
-void load_wait_for_line(const char *what);
+/* If wanted (--sync), prints what, and waits for a line on standard input: whoever started us reads the
+ * server's clocks then. Ends the process if standard input ends. */
+void load_wait_for_line(bool wanted, const char *what);
 
 /* Prints a message with the program's name in front, and ends the process with 1. */
 void load_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));

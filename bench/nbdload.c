@@ -189,12 +189,6 @@ static void open_all(void)
     }
 }
 
-static void wait_for_line(const char *what)
-{
-    if (opt.sync)
-        load_wait_for_line(what);
-}
-
 static void measure(void)
 {
     double cpu_s = load_own_cpu_s();
@@ -206,7 +200,7 @@ static void measure(void)
                                  .cpu_s = load_own_cpu_s() - cpu_s,
                                  .operations = latencies.count,
                                  .bytes = latencies.count * opt.block};
-    wait_for_line("done");
+    load_wait_for_line(opt.sync, "done");
     stopping = true;
     while (any_in_flight())
         pump();
@@ -306,7 +300,7 @@ int main(int argc, char **argv)
         opt.read_percent = 0;
     else
         run_for(warmup);
-    wait_for_line("ready");
+    load_wait_for_line(opt.sync, "ready");
     measure();
     for (unsigned i = 0; i < opt.connections; i++) {
         if (opt.fill && nbd_flush(connections[i].handle, 0) < 0)

@@ -12,10 +12,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define REPLY_MAX       (MIB + 64 * KIB) /* a READ of 1 MiB, or as much of a listing */
-#define IN_SIZE         (4 * MIB)
-#define CONNECTIONS_MAX 64
-#define MARK_SIZE       4u
+#define REPLY_MAX (MIB + 64 * KIB) /* a READ of 1 MiB, or as much of a listing */
+#define IN_SIZE   (4 * MIB)
+#define MARK_SIZE 4u
 /* No server takes longer: something hangs. */
 #define ANSWER_MAX_MS 60000
 
@@ -220,8 +219,8 @@ static void check_patience(const struct nfs_connection *connections, unsigned co
 
 void nfs_client_turn(struct nfs_connection *connections, unsigned count, int timeout_ms)
 {
-    struct pollfd fds[CONNECTIONS_MAX];
-    assert(count <= CONNECTIONS_MAX);
+    struct pollfd fds[NFS_CONNECTIONS_MAX];
+    assert(count <= NFS_CONNECTIONS_MAX);
     for (unsigned i = 0; i < count; i++) {
         struct nfs_connection *c = &connections[i];
         send_calls(c);

@@ -12,7 +12,8 @@
 #include "protocols/nfs/xdr.h"
 
 /* Calls under way on one connection: their numbers are the low byte of xids. */
-#define NFS_DEPTH_MAX 128u
+#define NFS_DEPTH_MAX       128u
+#define NFS_CONNECTIONS_MAX 32u /* of one load */
 /* The head of a call and all arguments but a WRITE's data: two handles, a name, attributes. */
 #define NFS_HEAD_SIZE 640u
 

@@ -5,8 +5,6 @@
 
 #include "nfs_ops.h"
 
-#define NFS_CONNECTIONS_MAX 32u
-
 /* A place for one request at a time. What a kind of work keeps beside it is for its functions alone. */
 struct nfs_slot {
     struct nfs_request r;

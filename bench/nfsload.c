@@ -253,12 +253,6 @@ static bool preload_next(struct nfs_slot *s)
     return choose(s);
 }
 
-static void wait_for_line(const char *what)
-{
-    if (opt.sync)
-        load_wait_for_line(what);
-}
-
 static uint64_t after(double seconds)
 {
     return load_now_ns() + (uint64_t)(seconds * 1e9);
@@ -270,7 +264,7 @@ static void measure(void)
     const struct nfs_work preload = {preload_next, done, opt.connections, 8};
     nfs_engine_run_all(&preload);
     nfs_engine_run(&work, after(opt.warmup));
-    wait_for_line("ready");
+    load_wait_for_line(opt.sync, "ready");
     double cpu_s = load_own_cpu_s();
     uint64_t start = load_now_ns();
     timed = true;
@@ -280,7 +274,7 @@ static void measure(void)
                                  .cpu_s = load_own_cpu_s() - cpu_s,
                                  .operations = opt.entries ? entries : latencies.count,
                                  .bytes = bytes};
-    wait_for_line("done");
+    load_wait_for_line(opt.sync, "done");
     nfs_engine_drain();
     result.errors = errors;
     load_print(&result, &latencies);

@@ -29,6 +29,12 @@ def free_port():
                 continue
 
 
+def resident_kib(pid):
+    """What a process has in memory now."""
+    with open('/proc/%d/status' % pid, encoding='ascii') as status:
+        return next(int(line.split()[1]) for line in status if line.startswith('VmRSS:'))
+
+
 def wait_until(condition, seconds, what):
     """Polls; gives what the condition gave once it is true."""
     limit = time.monotonic() + seconds * SLOW

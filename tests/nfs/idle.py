@@ -12,7 +12,9 @@ import struct
 import sys
 import time
 
-from rpc import NFS, Refused, Rpc, opaque
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'demo'))
+from node import resident_kib  # noqa: E402
+from rpc import NFS, Refused, Rpc, opaque  # noqa: E402
 
 GETATTR = 1
 DESCRIPTORS_BESIDE = 64
@@ -31,11 +33,6 @@ def listener(port):
         except OSError:
             continue
     return None
-
-
-def resident_kib(pid):
-    with open('/proc/%d/status' % pid, encoding='ascii') as status:
-        return next(int(line.split()[1]) for line in status if line.startswith('VmRSS:'))
 
 
 def asks(client, root):

@@ -14,14 +14,14 @@ import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 
-from rpc import NFS, Refused, Rpc, opaque
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'demo'))
+from node import Node, resident_kib  # noqa: E402
+from rpc import NFS, Refused, Rpc, opaque  # noqa: E402
 
 READ, WRITE, CREATE, MKDIR, REMOVE = 6, 7, 8, 9, 12
 FILE_SYNC = 2
@@ -89,17 +89,6 @@ def client_run(client, port, count, seconds, done):
         done[client] = number + 1
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
-
-
-def resident_kib(pid):
-    with open('/proc/%d/status' % pid, encoding='ascii') as status:
-        return next(int(line.split()[1]) for line in status if line.startswith('VmRSS:'))
-
-
 def growth(samples):
     """Of the line of least squares: its rise over the samples' time, as a part of the mean."""
     times, values = zip(*samples)
@@ -109,31 +98,16 @@ def growth(samples):
     return slope * (times[-1] - times[0]) / mean
 
 
-def node_start(options, folder, nfs_port):
-    log = open(os.path.join(folder, 'ashlard.log'), 'wb')  # pylint: disable=consider-using-with
-    node = subprocess.Popen(  # pylint: disable=consider-using-with
-        [options.build + '/ashlard', '--dir', folder + '/node', '--drives', '2', '--drive-size', '8G', '--nbd-port',
-         str(free_port()), '--nfs-port', str(nfs_port), '--memory', options.memory], stdout=log, stderr=log)
-    ashlar = [options.build + '/ashlar', '-s', folder + '/node/ashlar.sock']
-    for _ in range(300):
-        if subprocess.run(ashlar + ['status'], capture_output=True, check=False).returncode == 0:
-            break
-        time.sleep(0.1)
-    subprocess.run(ashlar + ['fs', 'create', 'soak'], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(ashlar + ['export', 'soak', '--nfs', '--no-root-squash'], check=True, stdout=subprocess.DEVNULL)
-    return node
-
-
-def soak(options, node, port):
+def soak(options, node):
     seconds, each = options.minutes * 60, options.files // options.clients
     done = multiprocessing.Array('q', options.clients)
-    clients = [multiprocessing.Process(target=client_run, args=(i, port, each, seconds, done))
+    clients = [multiprocessing.Process(target=client_run, args=(i, node.nfs_port, each, seconds, done))
                for i in range(options.clients)]
     started, samples = time.monotonic(), []
     for client in clients:
         client.start()
-    while any(client.is_alive() for client in clients) and node.poll() is None:
-        samples.append((time.monotonic() - started, resident_kib(node.pid)))
+    while any(client.is_alive() for client in clients) and node.runs():
+        samples.append((time.monotonic() - started, resident_kib(node.process.pid)))
         time.sleep(SAMPLE_S)
     for client in clients:
         client.join()
@@ -144,7 +118,7 @@ def soak(options, node, port):
     half = [sample for sample in samples if sample[0] >= took / 2]
     if len(half) < 3:
         sys.exit('too short to tell')
-    well = node.poll() is None and all(client.exitcode == 0 for client in clients)
+    well = node.runs() and all(client.exitcode == 0 for client in clients)
     result = {'files': sum(done), 'seconds': round(took, 1), 'calls_well': well, 'rss_kib_first': samples[0][1],
               'rss_kib_half': half[0][1], 'rss_kib_last': half[-1][1], 'growth': round(growth(half), 5)}
     print(json.dumps(result))
@@ -160,16 +134,17 @@ def main():
     parser.add_argument('--clients', type=int, default=4)
     parser.add_argument('--csv')
     options = parser.parse_args()
-    folder, port, node = tempfile.mkdtemp(prefix='ashlar-soak.'), free_port(), None
+    folder = tempfile.mkdtemp(prefix='ashlar-soak.')
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    os.mkdir(folder + '/node')
+    node = Node(options.build, folder, ['--drives', '2', '--drive-size', '8G', '--memory', options.memory])
     try:
-        node = node_start(options, folder, port)
-        good = soak(options, node, port)
+        node.start()
+        node.ashlar('fs', 'create', 'soak')
+        node.ashlar('export', 'soak', '--nfs', '--no-root-squash')
+        good = soak(options, node)
     finally:
-        if node is not None:
-            node.terminate()
-            node.wait()
+        if node.runs():
+            node.stop()
         shutil.rmtree(folder)
     sys.exit(0 if good else 1)
 
